@@ -1,0 +1,1 @@
+"""Partita: a self-tuning inference server."""

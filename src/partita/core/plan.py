@@ -1,0 +1,104 @@
+"""A plan: which instances run, with how many cores and items each."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class Objective(StrEnum):
+    """What a plan is chosen for."""
+
+    LATENCY = "latency"
+    """Least time until all B items of one aggregate batch are answered (Packrat, equation 1)."""
+    THROUGHPUT = "throughput"
+    """Most items per second, optionally within a latency limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class InstanceSpec:
+    """One running copy of one model: t cores and at most b items per dispatch.
+
+    `executions` are the sizes of the micro-batches that b items are run as, one after another, largest
+    first. Their sum is b, or more where padding the last one up to a profiled size is cheaper.
+    """
+
+    model: str = ""
+    device: str = "cpu:0"
+    runtime: str = ""
+    threads: int
+    batch: int
+    executions: tuple[int, ...] = ()
+    cores: tuple[int, ...] = ()
+    """Logical CPU numbers, once placed; empty before."""
+
+    def __post_init__(self) -> None:
+        if not self.executions:
+            object.__setattr__(self, "executions", (self.batch,))
+        assert self.threads >= 1, self
+        assert self.batch >= 1, self
+        assert sum(self.executions) >= self.batch, self
+        assert not self.cores or len(self.cores) == self.threads, self
+
+    @property
+    def micro_batch(self) -> int:
+        """The largest number of items r in one execution."""
+        return min(max(self.executions), self.batch)
+
+    def placed(self, cores: Iterable[int]) -> "InstanceSpec":
+        """Return the same instance on these logical CPUs."""
+        return replace(self, cores=tuple(sorted(cores)))
+
+    def unplaced(self) -> "InstanceSpec":
+        """Return the same instance with no cores assigned."""
+        return replace(self, cores=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A multiset of instances in canonical order (most threads first, then most items).
+
+    Times are milliseconds for one aggregate batch of `batch` items; `expected_ms` comes from profiles
+    taken alone, `measured_ms` from running all instances at once.
+    """
+
+    instances: tuple[InstanceSpec, ...]
+    cores: int
+    batch: int
+    objective: Objective = Objective.LATENCY
+    expected_ms: float | None = None
+    measured_ms: float | None = None
+    fat_ms: float | None = None
+    """Latency of ⟨1, T, B⟩ as one execution; None where it was never profiled."""
+
+    def __post_init__(self) -> None:
+        ordered = tuple(sorted(self.instances, key=_canonical))
+        object.__setattr__(self, "instances", ordered)
+        assert sum(i.threads for i in ordered) <= self.cores, self
+        assert sum(i.batch for i in ordered) == self.batch, self
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times faster than the fat instance, by the best figure known."""
+        chosen = self.measured_ms if self.measured_ms is not None else self.expected_ms
+        return None if self.fat_ms is None or not chosen else self.fat_ms / chosen
+
+    def groups(self) -> list[tuple[InstanceSpec, int]]:
+        """Return the distinct instances, cores left out, each with its count, in canonical order."""
+        counted = Counter(instance.unplaced() for instance in self.instances)
+        return sorted(counted.items(), key=lambda group: _canonical(group[0]))
+
+    def __str__(self) -> str:
+        return " ".join(f"⟨{n},{i.threads},{i.batch}⟩" for i, n in self.groups())
+
+
+def _canonical(instance: InstanceSpec) -> tuple[object, ...]:
+    return (
+        instance.model,
+        instance.device,
+        -instance.threads,
+        -instance.batch,
+        tuple(-r for r in instance.executions),
+        instance.runtime,
+        instance.cores,
+    )

@@ -1,0 +1,61 @@
+"""The cores of a machine, as a value that can be read from the system or described by hand."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class LogicalCpu:
+    """One schedulable CPU. Two of one (socket, core) are hyperthreads of one physical core."""
+
+    socket: int
+    node: int
+    core: int
+    cpu: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """The logical CPUs that a process may use, and how many of them a quota lets run at once."""
+
+    cpus: tuple[LogicalCpu, ...]
+    quota_cores: float | None = None
+    """CPU seconds per second that the cgroup allows; None = no quota."""
+    memory_bytes: int | None = None
+    """Least of the machine's memory and the cgroup limit; None = unknown."""
+    cpu_model: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cpus", tuple(sorted(self.cpus)))
+        assert self.cpus, "a topology has at least one CPU"
+
+    @property
+    def sockets(self) -> tuple[int, ...]:
+        """Socket numbers, ascending."""
+        return tuple(sorted({c.socket for c in self.cpus}))
+
+    @property
+    def usable_cores(self) -> int:
+        """Largest T: physical cores allowed, no more than the quota rounded down, at least 1."""
+        physical = len({(c.socket, c.core) for c in self.cpus})
+        return (
+            physical if self.quota_cores is None else max(1, min(physical, int(self.quota_cores)))
+        )
+
+    def core_order(self) -> tuple[LogicalCpu, ...]:
+        """CPUs in the order to hand out: one hyperthread of every physical core first, then the rest."""
+        seen: set[tuple[int, int]] = set()
+        first, rest = [], []
+        for cpu in self.cpus:
+            key = (cpu.socket, cpu.core)
+            (rest if key in seen else first).append(cpu)
+            seen.add(key)
+        return (*first, *rest)
+
+    def __str__(self) -> str:
+        physical = len({(c.socket, c.core) for c in self.cpus})
+        quota = "" if self.quota_cores is None else f", quota {self.quota_cores:g} cores"
+        sockets = len(self.sockets)
+        return (
+            f"{sockets} socket{'s' * (sockets > 1)}, {physical} cores, "
+            f"{len(self.cpus)} threads{quota}"
+        )

@@ -1,0 +1,1 @@
+"""The core of the head: drives the machines with real IO."""

@@ -1,0 +1,1 @@
+"""Sans-IO state machines: batching, dispatching, leases, the life of a worker. Events in, instructions out."""

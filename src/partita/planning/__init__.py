@@ -1,0 +1,1 @@
+"""Pure search: knapsack, threshold, micro-batches, placement, which points to profile."""

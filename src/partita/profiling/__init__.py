@@ -1,0 +1,1 @@
+"""Measures L[t, b] and verifies plans by running them."""

@@ -1,0 +1,1 @@
+"""What clients speak, thin over one data plane."""

@@ -1,0 +1,1 @@
+"""The operating system, thinly: clock, CPUs, processes, channels, shared memory."""

@@ -1,0 +1,125 @@
+"""The closed set of messages between the head and one worker.
+
+One message is one frame of the channel. Item data never travel here: they lie in shared memory, and
+messages carry offsets into it. Two files accompany messages as descriptors: the arena of inputs X with
+`Start` (mapped read-only by the worker) and the arena of outputs P with `Ready`.
+"""
+
+import msgspec
+
+from partita.core.tensors import Signature, TensorSpec
+
+
+class Message(msgspec.Struct, frozen=True, array_like=False, tag=True, omit_defaults=True):
+    """Root of all messages: a plain map with a ``type`` tag on the wire."""
+
+
+# --- head to worker -------------------------------------------------------------------------------
+
+
+class Start(Message, frozen=True, kw_only=True):
+    """First message: everything that the worker needs to load its model. X's descriptor comes along."""
+
+    instance: int
+    model: str
+    path: str
+    runtime: str
+    threads: int
+    cores: tuple[int, ...]
+    """Logical CPUs to pin to; empty = wherever the head may run."""
+    owns_cores: bool = True
+    """Whether no other instance shares the cores, so that threads may spin."""
+    max_batch: int
+    handler: str | None = None
+    """``FILE.py:Class``, absolute."""
+    options: dict[str, str | int | float | bool] = {}
+    """Settings of the runtime, named in its own documentation."""
+    inputs: tuple[TensorSpec, ...] | None = None
+    """The inputs of the handler, where the model file itself does not say them."""
+    dimensions: dict[str, int] = {}
+    """Sizes for symbolic axes, for warm-up."""
+    input_arena_bytes: int
+    output_slots: int = 3
+
+
+class Chunk(msgspec.Struct, frozen=True, array_like=True):
+    """A run of consecutive items in X: `rows` items, and where each input's first one begins, bytes."""
+
+    rows: int
+    offsets: tuple[int, ...]
+
+
+class Execute(Message, frozen=True):
+    """Run one batch: its items are the chunks' items in order."""
+
+    batch_id: int
+    slot: int
+    chunks: tuple[Chunk, ...]
+    shapes: tuple[tuple[int, ...], ...] | None = None
+    """Item shape of each input where the signature is not static."""
+    sizes: tuple[tuple[int, ...], ...] | None = None
+    """Bytes of each chunk's inputs, for models with BYTES inputs (one item a chunk)."""
+    executions: tuple[int, ...] = ()
+    """Micro-batch sizes to run one after another; empty = all at once."""
+
+
+class Stop(Message, frozen=True):
+    """Finish the batch at hand and exit."""
+
+
+# --- worker to head -------------------------------------------------------------------------------
+
+
+class Ready(Message, frozen=True, kw_only=True):
+    """The model is loaded and warm. The descriptor of P comes along."""
+
+    signature: Signature
+    load_s: float
+    resident_bytes: int
+    output_arena_bytes: int
+    runtime_version: str
+    threads_seen: int | None = None
+    """What the runtime itself says its thread count is; None where it cannot be asked."""
+    pinned: bool = True
+    warnings: tuple[str, ...] = ()
+
+
+class StartFailed(Message, frozen=True):
+    """The model cannot be loaded; the worker exits after this."""
+
+    code: str
+    reason: str
+
+
+class Output(msgspec.Struct, frozen=True, array_like=True):
+    """One output of a batch in P: the first byte, its length, and the shape with the batch axis."""
+
+    offset: int
+    size: int
+    shape: tuple[int, ...]
+
+
+class BatchDone(Message, frozen=True):
+    """A batch was executed; its outputs are in the slot that `Execute` named.
+
+    Times are nanoseconds: all of it, and of that the inference alone.
+    """
+
+    batch_id: int
+    outputs: tuple[Output, ...]
+    total_ns: int
+    infer_ns: int
+    output_arena_bytes: int = 0
+    """Non-zero when P has grown and must be mapped anew."""
+
+
+class BatchFailed(Message, frozen=True):
+    """The model or the user's code raised on this batch; nothing was written."""
+
+    batch_id: int
+    reason: str
+    code: str = "inference_failed"
+
+
+HeadToWorker = Start | Execute | Stop
+WorkerToHead = Ready | StartFailed | BatchDone | BatchFailed
