@@ -78,6 +78,4 @@ class Profile:
 
     def with_points(self, points: Iterable[ProfilePoint]) -> "Profile":
         """Return a profile with these points added; a point measured again replaces the old one."""
-        return Profile(
-            [*self.points.values(), *points], provenance=self.provenance, load_s=self.load_s
-        )
+        return Profile([*self.points.values(), *points], provenance=self.provenance, load_s=self.load_s)

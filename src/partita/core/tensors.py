@@ -34,12 +34,12 @@ class DataType(StrEnum):
         return 0 if self is DataType.BYTES else _NUMPY[self].itemsize
 
     @property
-    def numpy(self) -> np.dtype:  # type: ignore[type-arg]
+    def numpy(self) -> np.dtype:
         """The numpy dtype an element is held as: BF16 as its raw 16 bits, BYTES as Python objects."""
         return _NUMPY[self]
 
     @classmethod
-    def of(cls, dtype: "np.dtype") -> "DataType":  # type: ignore[type-arg]
+    def of(cls, dtype: "np.dtype") -> "DataType":
         """Return the datatype of a numpy dtype; `KeyError` where the protocol has none."""
         if dtype.kind in "OSU":
             return cls.BYTES
@@ -62,9 +62,7 @@ _NUMPY = {
     DataType.FP64: np.dtype("<f8"),
     DataType.BYTES: np.dtype("O"),
 }
-_FROM_NUMPY = {
-    numpy: datatype for datatype, numpy in _NUMPY.items() if datatype is not DataType.BF16
-}
+_FROM_NUMPY = {numpy: datatype for datatype, numpy in _NUMPY.items() if datatype is not DataType.BF16}
 
 
 @dataclass(frozen=True, slots=True)

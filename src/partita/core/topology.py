@@ -37,14 +37,13 @@ class Topology:
     def usable_cores(self) -> int:
         """Largest T: physical cores allowed, no more than the quota rounded down, at least 1."""
         physical = len({(c.socket, c.core) for c in self.cpus})
-        return (
-            physical if self.quota_cores is None else max(1, min(physical, int(self.quota_cores)))
-        )
+        return physical if self.quota_cores is None else max(1, min(physical, int(self.quota_cores)))
 
     def core_order(self) -> tuple[LogicalCpu, ...]:
         """CPUs in the order to hand out: one hyperthread of every physical core first, then the rest."""
         seen: set[tuple[int, int]] = set()
-        first, rest = [], []
+        first: list[LogicalCpu] = []
+        rest: list[LogicalCpu] = []
         for cpu in self.cpus:
             key = (cpu.socket, cpu.core)
             (rest if key in seen else first).append(cpu)
@@ -55,7 +54,4 @@ class Topology:
         physical = len({(c.socket, c.core) for c in self.cpus})
         quota = "" if self.quota_cores is None else f", quota {self.quota_cores:g} cores"
         sockets = len(self.sockets)
-        return (
-            f"{sockets} socket{'s' * (sockets > 1)}, {physical} cores, "
-            f"{len(self.cpus)} threads{quota}"
-        )
+        return f"{sockets} socket{'s' * (sockets > 1)}, {physical} cores, {len(self.cpus)} threads{quota}"

@@ -1,1 +1,1 @@
-"""Sans-IO state machines: batching, dispatching, leases, the life of a worker. Events in, instructions out."""
+"""Sans-IO state machines: batching, dispatching, leases, worker life. Events in, instructions out."""
