@@ -1,0 +1,13 @@
+"""The one place that reads a clock for the rest of Partita."""
+
+import time
+
+
+class SystemClock:
+    """The machine's monotonic clock; implements `partita.core.clock.Clock`."""
+
+    __slots__ = ()
+
+    def now_s(self) -> float:
+        """Seconds on a clock that never goes backwards; its zero means nothing."""
+        return time.monotonic()

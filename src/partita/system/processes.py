@@ -1,0 +1,111 @@
+"""Worker processes: starting, watching and ending them, and dying with the parent."""
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+
+_PR_SET_PDEATHSIG = 1
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "RAYON_NUM_THREADS",
+)
+_ALLOCATOR_VARIABLES = {
+    # glibc keeps what was freed: large activations are not mapped and zeroed anew for every batch.
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(16 << 20),
+    "MALLOC_ARENA_MAX": "2",
+}
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """Return the variables for a process that computes with this many threads.
+
+    Numeric libraries read theirs when first imported, the C allocator when the process starts.
+    """
+    return {**dict.fromkeys(_THREAD_VARIABLES, str(threads)), **_ALLOCATOR_VARIABLES}
+
+
+class WorkerProcess:
+    """A child process of ours. `pidfd` becomes readable when it has ended, in any way."""
+
+    __slots__ = ("_popen", "name", "pid", "pidfd")
+
+    def __init__(self, popen: "subprocess.Popen[bytes]", *, name: str) -> None:
+        self._popen = popen
+        self.name = name
+        self.pid = popen.pid
+        self.pidfd = os.pidfd_open(popen.pid)
+
+    def terminate(self) -> None:
+        """Ask it to finish the batch at hand and exit (SIGTERM)."""
+        self._popen.terminate()
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL)."""
+        self._popen.kill()
+
+    def reap(self) -> int | None:
+        """Return the exit code once it has ended (−N: by signal N), None while it runs; never blocks."""
+        code = self._popen.poll()
+        if code is not None and self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+        return code
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Wait for its end; returns the exit code, or None if it still runs after `timeout_s`."""
+        if self.pidfd >= 0:
+            poller = select.poll()
+            poller.register(self.pidfd, select.POLLIN)
+            if not poller.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000):
+                return None
+        return self.reap()
+
+
+def spawn_worker(
+    argv: Sequence[str], channel_socket: socket.socket, *, env: Mapping[str, str], name: str
+) -> WorkerProcess:
+    """Start ``argv --channel FD`` with its end of a channel, which is closed here.
+
+    `env` is added to this process's environment. The child is in a session of its own, so that a
+    terminal's Ctrl-C reaches the head alone; its standard output goes to our standard error. Call this
+    from a thread that lives as long as the head: see `die_with_parent`.
+    """
+    fd = channel_socket.fileno()
+    try:
+        popen = subprocess.Popen(
+            [*argv, "--channel", str(fd)],
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            pass_fds=(fd,),
+            close_fds=True,
+            start_new_session=True,
+        )
+    finally:
+        channel_socket.close()
+    return WorkerProcess(popen, name=name)
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process as soon as its parent is gone. First thing in a child.
+
+    The kernel watches the *thread* that started this process: when that thread ends, so does this
+    process, even if the rest of the parent lives on. A parent that ended before this call is noticed by
+    our having another parent than `parent_pid`.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)
