@@ -1,6 +1,6 @@
 """Names, datatypes and shapes of a model's inputs and outputs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
 
@@ -75,6 +75,8 @@ class TensorSpec:
     name: str
     datatype: DataType
     shape: tuple[int, ...]
+    symbols: tuple[str, ...] = field(default=(), compare=False)
+    """Names that the model file gives these axes, ``""`` for those without; empty = none is named."""
 
     @property
     def is_static(self) -> bool:
