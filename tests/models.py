@@ -4,6 +4,7 @@ Every function writes one file and returns its path. Weights are fixed, so that 
 right answer themselves with `linear_weights` and numpy.
 """
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,8 @@ def mlp(path: Path, inputs: int = 64, hidden: int = 32, outputs: int = 10) -> Pa
 def two_inputs(path: Path, width: int = 4, rows: int = 16) -> Path:
     """Write ``y = x + table[index]`` and ``twice = 2 * index``.
 
-    x (batch, width) float32, index (batch,) int64 below `rows`; y (batch, width) float32, twice (batch,) int64.
-    `two_inputs_table` is the table.
+    x (batch, width) float32, index (batch,) int64 below `rows`; y (batch, width) float32, twice (batch,)
+    int64. `two_inputs_table` is the table.
     """
     return _save(
         path,
@@ -82,7 +83,7 @@ def two_inputs_table(width: int = 4, rows: int = 16) -> Float32:
 
 
 def sequence_sum(path: Path, width: int = 4) -> Path:
-    """Write ``total = x.sum(axis=1)`` and ``doubled = 2 x``: x (batch, length, width) float32, length free."""
+    """Write ``total = x.sum(axis=1)`` and ``doubled = 2 x``: x (batch, length, width), any length."""
     return _save(
         path,
         [
@@ -110,10 +111,10 @@ def unbatched(path: Path) -> Path:
 
 
 def slow(path: Path, width: int = 256, layers: int = 400) -> Path:
-    """Write a long chain of square products: tens of ms for an execution of one thread; x, y (batch, width)."""
+    """Write a long chain of square products, x, y (batch, width): some 3 ms for 1 item, 30 ms for 32."""
     weight = np.eye(width, dtype=np.float32)[::-1].copy()
     names = ["x", *(f"h{i}" for i in range(layers - 1)), "y"]
-    nodes = [helper.make_node("MatMul", [a, "w"], [b]) for a, b in zip(names, names[1:], strict=False)]
+    nodes = [helper.make_node("MatMul", [a, "w"], [b]) for a, b in pairwise(names)]
     return _save(
         path,
         nodes,
