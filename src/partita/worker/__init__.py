@@ -1,1 +1,1 @@
-"""The child process: pins itself, then imports, loads one model and runs batches. Holds no policy."""
+"""The child process: one instance of one model. Entry, loop, handlers and runtimes; holds no policy."""

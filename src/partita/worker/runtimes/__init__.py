@@ -1,1 +1,1 @@
-"""What executes a model, behind one small interface."""
+"""What executes a network: one module per runtime, found by name through the registry."""

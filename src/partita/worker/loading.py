@@ -1,0 +1,129 @@
+"""From `Start` to a model that is ready to run: runtime, handler, signature and warm-up."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from partita.core.errors import InvalidInput
+from partita.core.tensors import Signature, TensorSpec
+from partita.wire.messages import Start
+from partita.worker.arena import slot_bytes
+from partita.worker.declared import declared_specs
+from partita.worker.handlers import Stages, load_stages
+from partita.worker.network import Network
+from partita.worker.pipeline import Run, make_pipeline
+from partita.worker.runtimes.interface import LoadRequest, Runtime
+from partita.worker.runtimes.registry import runtime_loader
+from partita.worker.user_code import describe, load_class
+from partita.worker.warmup import Observed, observed_outputs, warm_up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A warm model, and what was learnt about it."""
+
+    run: Run
+    signature: Signature
+    slot_bytes: int
+    """Room for the outputs of the largest batch, as far as known."""
+    version: str
+    threads_seen: int | None
+    user_folder: Path | None
+    """Where the user's own code lies, for reasons that name a line of it."""
+    warnings: tuple[str, ...] = ()
+
+
+def load_model(start: Start) -> LoadedModel:
+    """Load and warm up; raises `InvalidInput`, `MissingExtra`, `LoadFailed` or `MemoryError`."""
+    request = LoadRequest(
+        path=start.path,
+        model=start.model,
+        threads=start.threads,
+        owns_cores=start.owns_cores,
+        max_batch=start.max_batch,
+        options=start.options,
+        inputs=start.inputs,
+    )
+    runtime = runtime_loader(start.runtime)(request)
+    network = Network(runtime.infer, runtime.signature)
+    stages = _stages(start, request, runtime, network)
+    signature = _external_signature(start, runtime.signature, stages)
+    run = make_pipeline(network, stages, batched=signature.batched)
+    observed = warm_up(
+        run,
+        signature,
+        max_batch=start.max_batch,
+        dimensions=start.dimensions,
+        examples=stages.examples,
+    )
+    named = Path(start.handler or start.path).name
+    if not signature.outputs:
+        signature = replace(signature, outputs=observed_outputs(observed, signature, named=named))
+    return LoadedModel(
+        run=run,
+        signature=signature,
+        slot_bytes=_slot_bytes(signature, observed, start.max_batch),
+        version=runtime.version,
+        threads_seen=runtime.threads_seen,
+        user_folder=stages.folder,
+        warnings=_warnings(observed, stages, runtime, start),
+    )
+
+
+def _stages(start: Start, request: LoadRequest, runtime: Runtime, network: Network) -> Stages:
+    """Return the handler's stages; a class that is the model itself brings its own."""
+    own = getattr(runtime, "stages", None)
+    if start.handler is None:
+        return replace(own, infer=None) if isinstance(own, Stages) else Stages()
+    if isinstance(own, Stages) and (own.preprocess or own.postprocess):
+        raise InvalidInput(f"{start.path} has a preprocess or postprocess, and there is a handler as well")
+    batched = runtime.signature.batched
+
+    def run_network(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        rows = len(next(iter(batch.values()))) if batched else 1
+        return network.run(batch, rows, rows)
+
+    return load_stages(load_class(start.handler), request, network=run_network)
+
+
+def _external_signature(start: Start, network: Signature, stages: Stages) -> Signature:
+    """Return what clients see: a handler's own inputs and outputs where it has such, else the network's."""
+    inputs = start.inputs or _declared(stages, "inputs", network) or network.inputs
+    if stages.preprocess is None and stages.infer is None:
+        _check_inputs(start.model, inputs, network.inputs)
+    changed = stages.infer is not None or stages.postprocess is not None
+    outputs = _declared(stages, "outputs", network) or (() if changed else network.outputs)
+    return replace(network, inputs=inputs, outputs=outputs)
+
+
+def _declared(stages: Stages, attribute: str, network: Signature) -> tuple[TensorSpec, ...] | None:
+    return declared_specs(stages.owner, attribute, batched=network.batched) if stages.owner else None
+
+
+def _check_inputs(model: str, given: tuple[TensorSpec, ...], network: tuple[TensorSpec, ...]) -> None:
+    wanted = {spec.name: spec.datatype for spec in network}
+    if {spec.name: spec.datatype for spec in given} != wanted:
+        has = ", ".join(f"{name} ({datatype})" for name, datatype in wanted.items())
+        told = ", ".join(f"{spec.name} ({spec.datatype})" for spec in given)
+        raise InvalidInput(f"model {model}: the inputs given are {told}, the network has {has}")
+
+
+def _slot_bytes(signature: Signature, observed: Observed, max_batch: int) -> int:
+    rows = max(observed.outputs, default=0)
+    if rows:
+        seen = slot_bytes([np.asarray(array) for array in observed.outputs[rows].values()])
+        return seen * -(-max_batch // rows) if signature.batched else seen
+    if all(spec.is_static for spec in signature.outputs):
+        return sum(spec.item_bytes * max_batch + 64 for spec in signature.outputs)
+    return 0
+
+
+def _warnings(observed: Observed, stages: Stages, runtime: Runtime, start: Start) -> tuple[str, ...]:
+    warnings = []
+    if observed.error is not None:
+        reason = describe(observed.error, stages.folder)
+        warnings.append(f"warm-up with generated inputs failed: {reason}")
+    if runtime.threads_seen not in {None, start.threads}:
+        warnings.append(f"the runtime computes with {runtime.threads_seen} threads, not {start.threads}")
+    return tuple(warnings)

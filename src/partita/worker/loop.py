@@ -1,0 +1,99 @@
+"""The worker's one loop: receive, execute, answer. It holds no policy."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter_ns
+
+from partita.core.errors import ConnectionClosed
+from partita.system.channels import Channel
+from partita.wire.codec import decode_from_head, encode
+from partita.wire.messages import BatchDone, BatchFailed, Execute
+from partita.worker.arena import OutputArena
+from partita.worker.gather import Gather
+from partita.worker.pipeline import Run
+from partita.worker.results import Part, Results
+from partita.worker.runtimes.interface import Batch
+from partita.worker.user_code import describe
+
+
+class Loop:
+    """Executes batches in the order in which they come, one at a time, until told to stop."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        run: Run,
+        gather: Gather,
+        results: Results,
+        arena: OutputArena,
+        user_folder: Path | None = None,
+    ) -> None:
+        self._channel = channel
+        self._run = run
+        self._gather = gather
+        self._results = results
+        self._arena = arena
+        self._announced_bytes = arena.nbytes
+        self._user_folder = user_folder
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Finish the batch at hand and return from `run`; safe in a signal handler."""
+        self._stopping = True
+        self._channel.shutdown_receiving()
+
+    def run(self) -> None:
+        """Serve until `Stop`, `stop` or the end of the channel."""
+        try:
+            while not self._stopping:
+                frame, _ = self._channel.receive()
+                message = decode_from_head(frame)
+                if not isinstance(message, Execute):
+                    return
+                self._channel.send(encode(self._execute(message)))
+        except ConnectionClosed:
+            return
+
+    def _execute(self, message: Execute) -> BatchDone | BatchFailed:
+        started = perf_counter_ns()
+        try:
+            batch, rows = self._gather.batch(message)
+            parts, infer_ns = self._run_parts(batch, rows, message.executions)
+            outputs = self._arena.write(message.slot, parts)
+        except MemoryError as error:
+            return BatchFailed(message.batch_id, describe(error, self._user_folder), "out_of_memory")
+        except (Exception, SystemExit) as error:
+            return BatchFailed(message.batch_id, describe(error, self._user_folder))
+        grown = self._arena.nbytes if self._arena.nbytes != self._announced_bytes else 0
+        self._announced_bytes = self._arena.nbytes
+        return BatchDone(message.batch_id, outputs, perf_counter_ns() - started, infer_ns, grown)
+
+    def _run_parts(self, batch: Batch, rows: int, executions: tuple[int, ...]) -> tuple[list[Part], int]:
+        if len(executions) <= 1:
+            outputs, infer_ns = self._run(batch, rows, executions[0] if executions else rows)
+            return [self._results.ordered(outputs, rows)], infer_ns
+        parts: list[Part] = []
+        total_ns = 0
+        for start, stop, size in split(rows, executions):
+            piece = {name: array[start:stop] for name, array in batch.items()}
+            outputs, infer_ns = self._run(piece, stop - start, size)
+            parts.append(self._results.ordered(outputs, stop - start))
+            total_ns += infer_ns
+        return parts, total_ns
+
+
+def split(rows: int, executions: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+    """Yield (start, stop, size) of each execution: it takes the items that are left, at most its size.
+
+    A size above the items left means to pad up to it. Items beyond the last execution are one more.
+    """
+    start = 0
+    for size in executions:
+        if start >= rows:
+            return
+        stop = min(start + size, rows)
+        yield start, stop, size
+        start = stop
+    if start < rows:
+        yield start, rows, rows - start

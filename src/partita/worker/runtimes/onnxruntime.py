@@ -1,0 +1,142 @@
+"""ONNX Runtime on CPU cores. Options: ``spin``, ``batched``, ``optimization``."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from partita.core.errors import InvalidInput, LoadFailed
+from partita.core.tensors import DYNAMIC, DataType, Signature, TensorSpec
+from partita.worker.runtimes.interface import Batch, LoadRequest
+
+_DATATYPES = {
+    "tensor(bool)": DataType.BOOL,
+    "tensor(uint8)": DataType.UINT8,
+    "tensor(uint16)": DataType.UINT16,
+    "tensor(uint32)": DataType.UINT32,
+    "tensor(uint64)": DataType.UINT64,
+    "tensor(int8)": DataType.INT8,
+    "tensor(int16)": DataType.INT16,
+    "tensor(int32)": DataType.INT32,
+    "tensor(int64)": DataType.INT64,
+    "tensor(float16)": DataType.FP16,
+    "tensor(float)": DataType.FP32,
+    "tensor(double)": DataType.FP64,
+    "tensor(string)": DataType.BYTES,
+}
+_LEVELS = {
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+}
+_SEQUENCE_NAMES = frozenset({"seq", "seq_len", "sequence", "sequence_length", "length", "time", "tokens"})
+
+Axes = Sequence[int | str | None]
+
+
+def load(request: LoadRequest) -> "OnnxRuntime":
+    """Load an ``.onnx`` file; raises `InvalidInput` for an option, `LoadFailed` for the file."""
+    request.check_options("spin", "batched", "optimization")
+    ort.set_default_logger_severity(3)
+    settings = _session_options(request)
+    if not request.file.is_file():
+        raise InvalidInput(f"there is no file {request.path}")
+    try:
+        session = ort.InferenceSession(request.path, settings, providers=["CPUExecutionProvider"])
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise LoadFailed(f"ONNX Runtime cannot load {request.path}: {_short(error)}") from error
+    return OnnxRuntime(session, _signature(session, request))
+
+
+class OnnxRuntime:
+    """A session with its signature."""
+
+    version: str = ort.__version__
+
+    def __init__(self, session: Any, signature: Signature) -> None:
+        self.signature = signature
+        self.threads_seen: int | None = session.get_session_options().intra_op_num_threads
+        self._run = session.run
+        self._names = [spec.name for spec in signature.outputs]
+        self._texts = [spec.name for spec in signature.inputs if spec.datatype is DataType.BYTES]
+
+    def infer(self, batch: Batch) -> Batch:
+        """Execute once."""
+        if self._texts:
+            batch = {**batch, **{name: _decoded(batch[name]) for name in self._texts}}
+        return dict(zip(self._names, self._run(self._names, batch), strict=True))
+
+
+def _session_options(request: LoadRequest) -> Any:
+    settings = ort.SessionOptions()
+    settings.intra_op_num_threads = request.threads
+    settings.inter_op_num_threads = 1
+    settings.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    level = request.option("optimization", "all")
+    if level not in _LEVELS:
+        raise InvalidInput(f"option optimization = {level!r} must be one of {', '.join(_LEVELS)}")
+    settings.graph_optimization_level = _LEVELS[str(level)]
+    settings.log_severity_level = 3
+    spin = request.option("spin", request.owns_cores)
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+    return settings
+
+
+def _signature(session: Any, request: LoadRequest) -> Signature:
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    batched, fixed = batch_axis([i.shape for i in inputs], [o.shape for o in outputs])
+    if "batched" in request.options:
+        batched = bool(request.option("batched", True))
+        fixed = fixed if batched else None
+    skip = 1 if batched else 0
+    return Signature(
+        inputs=tuple(_spec(node, skip) for node in inputs),
+        outputs=tuple(_spec(node, skip) for node in outputs),
+        batched=batched,
+        fixed_batch=fixed,
+    )
+
+
+def batch_axis(inputs: Sequence[Axes], outputs: Sequence[Axes]) -> tuple[bool, int | None]:
+    """Return whether these shapes have a leading batch axis, and the size that it is frozen at, if it is.
+
+    A free leading axis of every tensor is the batch, unless inputs name it differently or after a
+    sequence. A leading size common to all tensors is a frozen batch if an item is more than a number.
+    """
+    shapes = [*inputs, *outputs]
+    if not inputs or not all(shapes):
+        return False, None
+    leading = [shape[0] for shape in shapes]
+    if all(not isinstance(axis, int) or axis < 0 for axis in leading):
+        names = {shape[0] for shape in inputs if isinstance(shape[0], str) and shape[0]}
+        return len(names) <= 1 and not {n.lower() for n in names} & _SEQUENCE_NAMES, None
+    first = leading[0]
+    if isinstance(first, int) and set(leading) == {first} and any(len(shape) > 1 for shape in inputs):
+        return True, first
+    return False, None
+
+
+def _spec(node: Any, skip: int) -> TensorSpec:
+    if node.type not in _DATATYPES:
+        raise LoadFailed(f"tensor {node.name!r} has type {node.type}, which requests cannot carry")
+    axes = node.shape[skip:]
+    shape = tuple(axis if isinstance(axis, int) and axis >= 0 else DYNAMIC for axis in axes)
+    symbols = tuple(axis if isinstance(axis, str) else "" for axis in axes)
+    return TensorSpec(node.name, _DATATYPES[node.type], shape, symbols if any(symbols) else ())
+
+
+def _decoded(array: NDArray[Any]) -> NDArray[Any]:
+    decoded = np.empty(array.shape, dtype=object)
+    decoded.ravel()[:] = [e.decode() if isinstance(e, bytes) else e for e in array.ravel().tolist()]
+    return decoded
+
+
+def _short(error: Exception) -> str:
+    """Return the message without the library's ``[ONNXRuntimeError] : 7 : `` in front."""
+    text = " ".join(str(error).split())
+    return text.split(" : ", 2)[-1] if text.startswith("[ONNXRuntimeError]") else text

@@ -1,0 +1,41 @@
+"""Runtimes by name: our own, and those that installed packages offer as entry points."""
+
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from partita.core.errors import InvalidInput, MissingExtra
+from partita.worker.runtimes.interface import Loader
+
+ENTRY_POINT_GROUP = "partita.runtimes"
+
+_OWN = {
+    "onnxruntime": "partita.worker.runtimes.onnxruntime",
+    "python": "partita.worker.runtimes.python",
+}
+
+
+def runtime_loader(name: str) -> Loader:
+    """Return the loader of the named runtime.
+
+    Raises `InvalidInput` for an unknown name, `MissingExtra` if its package is not installed.
+    """
+    if name in _OWN:
+        return _own_loader(name)
+    offered = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    if name in offered:
+        loader: Loader = offered[name].load()
+        return loader
+    known = ", ".join(sorted({*_OWN, *offered}))
+    raise InvalidInput(f"unknown runtime {name!r}; there are {known}")
+
+
+def _own_loader(name: str) -> Loader:
+    try:
+        loader: Loader = import_module(_OWN[name]).load
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("partita"):
+            raise
+        raise MissingExtra(
+            f"runtime {name} needs the package {error.name}: pip install 'partita[{name}]'"
+        ) from error
+    return loader
