@@ -4,7 +4,6 @@ Pages are given by the kernel when first written, so a large arena costs what is
 grow and never shrink (sealed), so a mapping of it cannot be cut off under a reader.
 """
 
-import contextlib
 import fcntl
 import mmap
 import os
@@ -64,7 +63,6 @@ class SharedMemory:
             return
         if self._writable and os.fstat(self._fd).st_size < nbytes:
             os.ftruncate(self._fd, nbytes)
-        self._unmap()
         self._map(nbytes)
 
     def reopen_read_only(self) -> int:
@@ -79,12 +77,17 @@ class SharedMemory:
             self._mapping.madvise(mmap.MADV_REMOVE, first, last - first)
 
     def close(self) -> None:
-        """Unmap and close; a second time does nothing. Views still held keep their mapping alive."""
+        """Close and let go of the mapping; a second time does nothing.
+
+        The mapping itself ends with the last view or array on it. It is never unmapped by force: an
+        array on a released view would point into nothing, since numpy does not hold the buffer's lock.
+        """
         if self._fd < 0:
             return
         os.close(self._fd)
         self._fd = -1
-        self._unmap()
+        del self._mapping
+        self._view = memoryview(b"")
 
     def _map(self, nbytes: int) -> None:
         size = os.fstat(self._fd).st_size
@@ -93,11 +96,6 @@ class SharedMemory:
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if self._writable else 0)
         self._mapping = mmap.mmap(self._fd, _at_least_a_page(nbytes), mmap.MAP_SHARED, protection)
         self._view = memoryview(self._mapping)[:nbytes]
-
-    def _unmap(self) -> None:
-        with contextlib.suppress(BufferError):
-            self._view.release()
-            self._mapping.close()
 
 
 def _at_least_a_page(nbytes: int) -> int:

@@ -1,0 +1,97 @@
+import os
+import signal
+import sys
+
+import pytest
+
+from partita.core.errors import ConnectionClosed
+from partita.system.channels import Channel, channel_pair
+from partita.system.clock import SystemClock
+from partita.system.processes import WorkerProcess, spawn_worker, thread_environment
+
+LIMIT_S = 20.0
+CHILD = """
+import os, signal, socket, sys
+end = socket.socket(fileno=int(sys.argv[sys.argv.index("--channel") + 1]))
+{body}
+"""
+
+
+def child(body: str, env: dict[str, str] | None = None) -> tuple[WorkerProcess, Channel]:
+    ours, theirs = channel_pair()
+    process = spawn_worker(
+        [sys.executable, "-c", CHILD.format(body=body)], theirs, env=env or {}, name="child"
+    )
+    assert theirs.fileno() == -1
+    return process, ours
+
+
+def test_the_exit_code_is_reaped_once_it_has_ended() -> None:
+    process, channel = child("end.recv(9); sys.exit(7)")
+    assert process.name == "child"
+    assert process.reap() is None
+    assert process.wait(0) is None
+    channel.send(b"go")
+    assert process.wait(LIMIT_S) == 7
+    assert process.reap() == 7
+    assert process.wait(0) == 7
+    assert process.pidfd == -1
+    channel.close()
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_signal_ends_it_and_the_channel_says_so(end: signal.Signals) -> None:
+    process, channel = child("end.send(b'up'); end.recv(9)")
+    assert channel.receive()[0] == b"up"
+    (process.kill if end == signal.SIGKILL else process.terminate)()
+    assert process.wait(LIMIT_S) == -end
+    process.kill()
+    with pytest.raises(ConnectionClosed):
+        channel.receive()
+    channel.close()
+
+
+def test_the_child_has_its_own_session_and_environment_and_only_its_descriptor() -> None:
+    leaked = os.memfd_create("leak", 0)
+    process, channel = child(
+        "end.send(repr((os.getsid(0) == os.getpid(), os.environ['COLOUR'], 'PATH' in os.environ,"
+        " sorted(os.listdir('/proc/self/fd')), end.fileno())).encode()); sys.exit()",
+        {"COLOUR": "red"},
+    )
+    session, colour, inherits, fds, fd = eval(channel.receive()[0])
+    assert (session, colour, inherits) == (True, "red", True)
+    # Three standard streams, the channel, and the directory being listed.
+    assert len(fds) == 5
+    assert str(fd) in fds
+    assert process.wait(LIMIT_S) == 0
+    os.close(leaked)
+    channel.close()
+
+
+def test_the_child_prints_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    process, channel = child("print('a remark', flush=True)")
+    assert process.wait(LIMIT_S) == 0
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", "a remark\n")
+    channel.close()
+
+
+def test_a_command_that_does_not_exist_closes_the_socket() -> None:
+    ours, theirs = channel_pair()
+    with pytest.raises(FileNotFoundError):
+        spawn_worker(["/no/such/program"], theirs, env={}, name="none")
+    assert theirs.fileno() == -1
+    ours.close()
+
+
+def test_the_thread_environment_speaks_to_every_library_and_the_allocator() -> None:
+    env = thread_environment(3)
+    assert env["OMP_NUM_THREADS"] == env["OPENBLAS_NUM_THREADS"] == env["MKL_NUM_THREADS"] == "3"
+    assert env["MALLOC_MMAP_MAX_"] == "0"
+    assert all(isinstance(value, str) for value in env.values())
+
+
+def test_the_clock_does_not_go_back() -> None:
+    clock = SystemClock()
+    readings = [clock.now_s() for _ in range(100)]
+    assert readings == sorted(readings)
