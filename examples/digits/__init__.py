@@ -1,0 +1,1 @@
+"""Handwritten digits: trains the small classifiers that `partita demo` serves."""

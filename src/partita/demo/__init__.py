@@ -1,0 +1,1 @@
+"""The demo: small real models, profiled, planned, served and asked, in about a minute."""
