@@ -1,0 +1,1 @@
+"""Measurements behind the figures that the documentation quotes; run with `make bench`."""
