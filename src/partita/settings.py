@@ -1,0 +1,272 @@
+"""What a user may set, with the defaults: ``partita.toml``, and the only place that reads the environment.
+
+A setting comes from the command line, else from the file, else from the environment (``PARTITA_HTTP`` for
+``[server] http``, and so on), else from the defaults here.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from partita.core.errors import InvalidInput
+from partita.reading import read_table, read_toml
+from partita.system.addresses import Address
+from partita.system.cpus import parse_cores
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Duration = Annotated[float, msgspec.Meta(gt=0)]
+Wait = Annotated[float, msgspec.Meta(ge=0)]
+PolicyName = Literal["eager", "aggregate"]
+Tune = Literal["background", "before", "never"]
+
+_ADDRESSES = ("http", "management", "metrics", "grpc")
+AGGREGATE_TIMEOUT_MS = 10.0
+"""How long policy `aggregate` waits for a full batch where nobody says; `eager` does not wait."""
+
+
+def _check_cores(cores: str | int | None) -> None:
+    if isinstance(cores, int):
+        if cores < 1:
+            raise ValueError("cores must be at least 1")
+    elif cores is not None:
+        try:
+            parse_cores(cores.strip().removesuffix(","))
+        except InvalidInput as error:
+            raise ValueError(str(error)) from error
+
+
+class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One input that the model file does not describe. `shape` has the batch axis, −1, in front."""
+
+    shape: tuple[Annotated[int, msgspec.Meta(ge=-1)], ...]
+    datatype: str
+
+
+class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance of a plan by hand: its cores as a list, or how many on which socket, and its items."""
+
+    cores: str | None = None
+    threads: Positive | None = None
+    socket: int | None = None
+    batch: Positive = 1
+    micro_batch: Positive | None = None
+
+    def __post_init__(self) -> None:
+        _check_cores(self.cores)
+        if (self.cores is None) == (self.threads is None):
+            raise ValueError('an instance needs either cores = "0-3" or threads = 4')
+
+
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """``[model.NAME]``: one model. Times named ``_ms`` and ``_s`` are milliseconds and seconds."""
+
+    path: str | None = None
+    """File or folder; only needed where the model is not given on the command line."""
+    version: str | int | None = None
+    """Which version folder to serve; the highest number by default."""
+    runtime: str = "auto"
+    """``onnxruntime`` or ``python``; `auto` goes by the file."""
+    handler: str | None = None
+    """``FILE.py:Class``, relative to the model's folder."""
+    max_batch: Positive = 32
+    """Most items that one instance executes at once."""
+    batch: Positive | None = None
+    """Aggregate batch B that the plan is made for; None = good from 1 item to `max_batch` per core."""
+    policy: PolicyName | None = None
+    """When batches are formed; None = as ``[server] policy``."""
+    batch_timeout_ms: Wait | None = None
+    """Longest wait for a fuller batch; None = 0 for `eager`, 10 for `aggregate`."""
+    queue_size: Positive = 1024
+    """Items that may wait; a request that finds no room is refused at once."""
+    queue_timeout_ms: Duration | None = None
+    """Longest wait of a request until its first item is executed; None = no limit."""
+    deadline_ms: Duration | None = None
+    """Longest time of a request in all, unless it names its own; None = no limit."""
+    execution_limit_s: Duration = 60.0
+    """A worker that makes no progress with a batch for this long is replaced."""
+    load_limit_s: Duration = 120.0
+    """A worker that is not ready after this long has failed to load."""
+    inputs: dict[str, InputSettings] = {}
+    dimensions: dict[str, Positive] = {}
+    """Sizes of symbolic axes, for warm-up and profiling."""
+    instances: tuple[InstanceSettings, ...] = ()
+    """A plan by hand; empty = planned."""
+    options: dict[str, str | int | float | bool] = {}
+    """Settings of the runtime itself."""
+
+    def batch_timeout_s(self, policy: PolicyName) -> float:
+        """Return the longest wait for a fuller batch under the server's policy, seconds."""
+        if self.batch_timeout_ms is not None:
+            return self.batch_timeout_ms / 1000
+        return AGGREGATE_TIMEOUT_MS / 1000 if (self.policy or policy) == "aggregate" else 0.0
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """``[server]``: addresses, cores, limits of connections. An address of ``off`` opens nothing."""
+
+    http: Address | None = Address("127.0.0.1", 8080)
+    management: Address | None = Address("127.0.0.1", 8081)
+    metrics: Address | None = Address("127.0.0.1", 8082)
+    grpc: Address | None = None
+    cores: str | int | None = None
+    """Which (``"0-3"``) or how many (4) CPUs the instances get; None = all that may run at once."""
+    head_cores: str | None = None
+    """CPUs of the head alone; None = anywhere, and no core is kept from the instances."""
+    tune: Tune = "before"
+    """Profile a model that has no profile yet: before serving, or never (a safe plan then)."""
+    tune_budget_s: Duration = 30.0
+    """Longest that such a profile may take, for each model."""
+    adapt: bool = False
+    policy: PolicyName = "eager"
+    drain_s: Wait = 30.0
+    """How long requests in hand may take to finish after SIGTERM."""
+    max_body_bytes: Positive = 64 << 20
+    max_header_bytes: Positive = 16 << 10
+    max_connections: Positive = 4096
+    idle_timeout_s: Duration = 75.0
+    """A connection with nothing to do is closed after this long."""
+    header_timeout_s: Duration = 10.0
+    """A client must have sent a request's head within this long from its first byte."""
+    body_timeout_s: Duration = 30.0
+    """A client that sends a body must make progress at least this often."""
+    item_memory_bytes: Positive = 1 << 30
+    """Largest memory for the items of one model's requests; only what is used is taken."""
+
+    def __post_init__(self) -> None:
+        _check_cores(self.cores)
+        _check_cores(self.head_cores)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All of ``partita.toml``."""
+
+    server: ServerSettings = ServerSettings()
+    model: dict[str, ModelSettings] = {}
+
+    def with_server(self, **changes: Any) -> "Settings":
+        """Return the settings with these of ``[server]`` replaced, as given on a command line.
+
+        None means not given. Raises `InvalidInput` as for a file.
+        """
+        given = {name: value for name, value in changes.items() if value is not None}
+        read = _read_server(given, where="command line: ")
+        server = msgspec.structs.replace(self.server, **{name: getattr(read, name) for name in given})
+        return msgspec.structs.replace(self, server=server)
+
+
+def check_build(settings: Settings) -> None:
+    """Raise `InvalidInput` for a setting that this build knows and cannot yet obey."""
+    server = settings.server
+    if server.grpc is not None:
+        raise InvalidInput('[server] grpc: this build does not speak gRPC yet; use http, or grpc = "off"')
+    if server.adapt:
+        raise InvalidInput("[server] adapt: this build does not adapt to the load yet; use adapt = false")
+    if server.tune == "background":
+        raise InvalidInput(
+            '[server] tune: this build does not tune beside the traffic yet; use "before" or "never"'
+        )
+
+
+def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read ``partita.toml``, over what the environment says; None reads the environment alone.
+
+    Raises `InvalidInput` for a file that is missing or not TOML, an unknown key, or a wrong value.
+    """
+    variables = _server_environment(os.environ if environ is None else environ)
+    environment = _read_server(variables, where="environment PARTITA_*: ", strict=False)
+    raw = {} if path is None else read_toml(path)
+    settings = _read_all(raw, where=f"{path}: ")
+    if path is not None:
+        settings = _paths_beside(settings, path.absolute().parent)
+    unset = {name: getattr(environment, name) for name in variables if name not in raw.get("server", {})}
+    return msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, **unset))
+
+
+def load_model_settings(path: Path, name: str) -> ModelSettings:
+    """Read the ``partita.toml`` of a model's own folder, which says nothing but ``[model.NAME]``.
+
+    Raises `InvalidInput` as `load_settings` does.
+    """
+    raw = read_toml(path)
+    if "server" in raw:
+        raise InvalidInput(f"{path}: [server] belongs in the file given to --config, not in a model's folder")
+    settings = _read_all(raw, where=f"{path}: ")
+    if others := set(settings.model) - {name}:
+        raise InvalidInput(f"{path}: [model.{min(others)}] is about another model than this folder's, {name}")
+    return settings.model.get(name, ModelSettings())
+
+
+def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Return where profiles are kept: ``PARTITA_CACHE_DIR``, else the user's cache directory."""
+    environ = os.environ if environ is None else environ
+    if given := environ.get("PARTITA_CACHE_DIR"):
+        return Path(given).expanduser()
+    base = environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "partita"
+
+
+def default_config(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return the file that ``PARTITA_CONFIG`` names, None if it names none."""
+    given = (os.environ if environ is None else environ).get("PARTITA_CONFIG")
+    return Path(given) if given else None
+
+
+def wants_colour(environ: Mapping[str, str] | None = None) -> bool:
+    """Return False where ``NO_COLOR`` is set to anything but nothing (no-color.org)."""
+    return not (os.environ if environ is None else environ).get("NO_COLOR")
+
+
+def _read_all(raw: dict[str, Any], *, where: str) -> Settings:
+    """Read each table by itself, so that a message can name it."""
+    models = raw.get("model", {})
+    read_table(Settings, {**raw, "server": {}, "model": {}}, where=where)
+    if not isinstance(models, dict):
+        raise InvalidInput(f"{where}model: expected tables [model.NAME], got {models!r}")
+    return Settings(
+        server=_read_server(raw.get("server", {}), where=where),
+        model={
+            name: read_table(ModelSettings, table, where=where, section=("model", name))
+            for name, table in models.items()
+        },
+    )
+
+
+def _paths_beside(settings: Settings, folder: Path) -> Settings:
+    """Return the settings with models' relative paths taken from the folder of the file that names them."""
+    models = {
+        name: msgspec.structs.replace(model, path=str(folder / model.path)) if model.path else model
+        for name, model in settings.model.items()
+    }
+    return msgspec.structs.replace(settings, model=models)
+
+
+def _read_server(table: Any, *, where: str, strict: bool = True) -> ServerSettings:
+    if isinstance(table, dict):
+        table = {name: _address(name, value, where) for name, value in table.items()}
+    return read_table(ServerSettings, table, where=where, section=("server",), strict=strict)
+
+
+def _address(name: str, value: Any, where: str) -> Any:
+    """Return the address that a ``[server]`` value spells; any other value as it is."""
+    if name not in _ADDRESSES or value is None or isinstance(value, Address):
+        return value
+    if value == "off":
+        return None
+    try:
+        return Address.parse(str(value))
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}[server] {name}: {error}") from error
+
+
+def _server_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the ``[server]`` values that the environment sets.
+
+    Other variables that begin so are left alone: Kubernetes adds ``PARTITA_PORT`` and more by itself for a
+    service of that name.
+    """
+    names = [field.encode_name for field in msgspec.structs.fields(ServerSettings)]
+    found = {name: environ.get(f"PARTITA_{name.upper()}") for name in names}
+    return {name: value for name, value in found.items() if value}

@@ -1,0 +1,231 @@
+"""From a path that a user gives to the models that it holds: files, model folders, Triton-style repositories.
+
+No code of a user is run here: a handler's class is found by reading its file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+
+import msgspec
+
+from partita.core.errors import InvalidInput, MissingExtra
+from partita.handler_files import find_handler, handler_reference
+from partita.model_config import read_max_batch_size
+from partita.settings import ModelSettings, Settings, load_model_settings
+
+MODEL_FILE = "model.onnx"
+_FOREIGN = {
+    ".mar": "TorchServe archives need the extra partita[torch], which this build does not have yet",
+    ".pt": "TorchScript files need the extra partita[torch], which this build does not have yet",
+    ".pth": "PyTorch files need the extra partita[torch], which this build does not have yet",
+    ".pt2": "exported PyTorch programs need the extra partita[torch], which this build does not have yet",
+    ".xml": "OpenVINO files need the extra partita[openvino], which this build does not have yet",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """One model as it lies on disk, with its settings; nothing of it has been loaded."""
+
+    name: str
+    version: str = "1"
+    path: Path
+    """The model's file, absolute; for runtime `python` the file of its class."""
+    runtime: str
+    """``onnxruntime`` or ``python``."""
+    handler: str | None = None
+    """``FILE.py:Class``, absolute."""
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    max_batch_size: int | None = None
+    """What a ``config.pbtxt`` says; 0 there means a model without a batch axis."""
+
+    @property
+    def load_path(self) -> str:
+        """What a worker loads: the file, or ``FILE.py:Class`` where a class is the model itself."""
+        return self.handler or str(self.path) if self.runtime == "python" else str(self.path)
+
+    @property
+    def load_handler(self) -> str | None:
+        """The handler around the network; None where there is none, or it is the model itself."""
+        return None if self.runtime == "python" else self.handler
+
+    @property
+    def max_batch(self) -> int:
+        """Most items in one execution: as set, else as ``config.pbtxt`` says, else the default."""
+        default = ModelSettings().max_batch
+        if self.settings.max_batch != default or not self.max_batch_size:
+            return self.settings.max_batch
+        return self.max_batch_size
+
+
+def find_models(path: Path, settings: Settings | None = None) -> tuple[ModelSource, ...]:
+    """Return the models that a file or folder holds, by name; `settings` are those of ``--config``.
+
+    Raises `InvalidInput` for what is not there or is no model, `MissingExtra` for what needs an extra.
+    """
+    known = settings.model if settings else {}
+    absolute = path.expanduser().absolute()
+    if not absolute.exists():
+        raise InvalidInput(_not_there(path))
+    if absolute.is_file():
+        return (_from_file(absolute, known),)
+    if _is_model_folder(absolute):
+        return (_from_folder(absolute, known),)
+    loose = sorted(absolute.glob("*.onnx"))
+    folders = sorted(child for child in absolute.iterdir() if child.is_dir() and _is_model_folder(child))
+    found = (
+        *(_from_file(file, known) for file in loose),
+        *(_from_folder(folder, known) for folder in folders),
+    )
+    if not found:
+        raise InvalidInput(
+            f"{path} holds no model: expected {absolute.name}/1/{MODEL_FILE}, a handler.py, .onnx files, "
+            "or folders of these kinds"
+        )
+    return found
+
+
+def find_all(paths: tuple[Path, ...], settings: Settings) -> tuple[ModelSource, ...]:
+    """Return the models of all paths, and those that ``[model.NAME] path`` names; each name once.
+
+    Raises `InvalidInput` if two have one name, or if the settings name a model that is nowhere.
+    """
+    sources = [source for path in paths for source in find_models(path, settings)]
+    given = {source.name for source in sources}
+    for name, model in settings.model.items():
+        if model.path is not None and name not in given:
+            sources.append(_named(find_models(Path(model.path), Settings()), name, model))
+    by_name: dict[str, ModelSource] = {}
+    for source in sources:
+        if (other := by_name.setdefault(source.name, source)) is not source:
+            raise InvalidInput(f"two models are named {source.name}: {other.path} and {source.path}")
+    if missing := set(settings.model) - set(by_name):
+        raise InvalidInput(
+            f"[model.{min(missing)}] names no model given; there are {', '.join(sorted(by_name)) or 'none'}; "
+            "give its path, there or on the command line"
+        )
+    return tuple(by_name.values())
+
+
+def _named(found: tuple[ModelSource, ...], name: str, model: ModelSettings) -> ModelSource:
+    if len(found) != 1:
+        raise InvalidInput(f"[model.{name}] path: {model.path} holds {len(found)} models; name one of them")
+    return _with_settings(
+        msgspec.structs.replace(model, path=None), name=name, path=found[0].path, version=found[0].version
+    )
+
+
+def _from_file(path: Path, known: Mapping[str, ModelSettings]) -> ModelSource:
+    name = path.stem
+    settings = known.get(name, ModelSettings())
+    if path.suffix == ".toml":
+        raise InvalidInput(f"{path}: this build does not serve ensembles yet; give its members' paths")
+    if path.suffix in _FOREIGN:
+        raise MissingExtra(f"{path}: {_FOREIGN[path.suffix]}")
+    if path.suffix not in (".onnx", ".py"):
+        raise InvalidInput(f"{path} is no model: expected an .onnx file, a handler .py or a model folder")
+    return _with_settings(settings, name=name, path=path)
+
+
+def _from_folder(folder: Path, known: Mapping[str, ModelSettings]) -> ModelSource:
+    """Read ``name/1/model.onnx`` with its optional ``partita.toml``, ``handler.py`` and ``config.pbtxt``."""
+    name = folder.name
+    own = folder / "partita.toml"
+    settings = known.get(name) or (load_model_settings(own, name) if own.is_file() else ModelSettings())
+    version, place = _version(folder, settings.version)
+    return _with_settings(
+        settings,
+        name=name,
+        path=_model_file(folder, place),
+        version=version,
+        max_batch_size=read_max_batch_size(folder / "config.pbtxt"),
+        folder=folder,
+    )
+
+
+def _with_settings(
+    settings: ModelSettings,
+    *,
+    name: str,
+    path: Path,
+    version: str = "1",
+    max_batch_size: int | None = None,
+    folder: Path | None = None,
+) -> ModelSource:
+    """Return the source with its runtime and handler decided: as set, else by what lies there."""
+    home = folder or path.parent
+    runtime = settings.runtime
+    if runtime == "auto":
+        runtime = "python" if path.suffix == ".py" else "onnxruntime"
+    handler: str | None = None
+    if settings.handler is not None:
+        handler = handler_reference(home, settings.handler)
+    elif path.suffix == ".py":
+        handler = find_handler(path)
+    elif folder is not None and (folder / "handler.py").is_file():
+        handler = find_handler(folder / "handler.py")
+    return ModelSource(
+        name=name,
+        version=version,
+        path=path,
+        runtime=runtime,
+        handler=handler,
+        settings=settings,
+        max_batch_size=max_batch_size,
+    )
+
+
+def _is_model_folder(folder: Path) -> bool:
+    has_code = (folder / "handler.py").is_file()
+    return has_code or bool(_versions(folder)) or (folder / MODEL_FILE).is_file()
+
+
+def _versions(folder: Path) -> dict[int, Path]:
+    """Return the version folders by number; ``1`` and ``01`` are one version, as for Triton."""
+    return {int(c.name): c for c in sorted(folder.iterdir()) if c.is_dir() and _is_number(c.name)}
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and int(text) > 0
+
+
+def _version(folder: Path, wanted: str | int | None) -> tuple[str, Path]:
+    versions = _versions(folder)
+    if not versions:
+        return str(wanted or 1), folder
+    if wanted is None:
+        return str(max(versions)), versions[max(versions)]
+    if not _is_number(str(wanted)) or int(wanted) not in versions:
+        there = ", ".join(str(v) for v in sorted(versions))
+        raise InvalidInput(f"{folder}: there is no version {wanted}; there are {there}")
+    return str(int(wanted)), versions[int(wanted)]
+
+
+def _model_file(folder: Path, place: Path) -> Path:
+    """Return ``model.onnx``, or the only .onnx file there, or else the handler that is the model itself."""
+    files = sorted(place.glob("*.onnx"))
+    if (place / MODEL_FILE).exists():
+        return place / MODEL_FILE
+    if len(files) == 1:
+        return files[0]
+    if files:
+        raise InvalidInput(f"{place} holds {len(files)} .onnx files and none is named {MODEL_FILE}")
+    for file in sorted(place.iterdir()):
+        if file.suffix in _FOREIGN:
+            raise MissingExtra(f"{file}: {_FOREIGN[file.suffix]}")
+    for code in (place / "handler.py", folder / "handler.py"):
+        if code.is_file():
+            return code
+    raise InvalidInput(f"{place} holds no {MODEL_FILE}, and {folder.name} has no handler.py")
+
+
+def _not_there(path: Path) -> str:
+    """Say that a path does not exist, with what is nearly named so beside it."""
+    parent = path.expanduser().absolute().parent
+    while not parent.is_dir():
+        path, parent = parent, parent.parent
+    near = get_close_matches(path.name, [child.name for child in parent.iterdir()], n=3, cutoff=0.6)
+    hint = f"; near it there is {', '.join(str(path.parent / name) for name in near)}" if near else ""
+    return f"{path} does not exist{hint}"
