@@ -12,6 +12,7 @@ from partita.worker.elements import pack_elements
 from partita.worker.results import Part, joined_shape
 
 ALIGNMENT_BYTES = 64
+_SMALL_BYTES = 8192  # below, a second copy costs less than making an array over the slot
 
 
 class OutputArena:
@@ -50,8 +51,12 @@ class OutputArena:
         if len(parts) == 1 and not self._texts:
             arrays = parts[0]
             outputs = self._place(slot, [(array.nbytes, array.shape) for array in arrays])
+            view = self._view
             for array, output in zip(arrays, outputs, strict=True):
-                np.ndarray(array.shape, array.dtype, self._view, output.offset)[...] = array
+                if output.size <= _SMALL_BYTES:
+                    view[output.offset : output.offset + output.size] = array.tobytes()
+                else:
+                    np.ndarray(array.shape, array.dtype, view, output.offset)[...] = array
             return outputs
         return self._write_general(slot, parts)
 
@@ -76,7 +81,7 @@ class OutputArena:
         outputs = []
         for nbytes, shape in wanted:
             outputs.append(Output(at, nbytes, shape))
-            at += -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            at += (nbytes + ALIGNMENT_BYTES - 1) & -ALIGNMENT_BYTES
         if at - start <= capacity:
             return tuple(outputs)
         moved = self._enlarge(slot, at - start) - start
