@@ -1,4 +1,4 @@
-"""What every runtime must do: derive a class from `RuntimeConformance`, give it `make`, and let pytest run it.
+"""What every runtime must do: derive a class from `RuntimeConformance`, give it `make`, let pytest run it.
 
 .. code-block:: python
 
