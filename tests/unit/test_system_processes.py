@@ -95,3 +95,10 @@ def test_the_clock_does_not_go_back() -> None:
     clock = SystemClock()
     readings = [clock.now_s() for _ in range(100)]
     assert readings == sorted(readings)
+
+
+def test_the_entry_of_a_worker_brings_no_numeric_library_before_its_variables_are_set() -> None:
+    found = "import sys, partita.worker.entry; sys.exit(int('numpy' in sys.modules))"
+    process, channel = child(f"exec({found!r})")
+    assert process.wait(LIMIT_S) == 0
+    channel.close()
