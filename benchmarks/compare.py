@@ -108,4 +108,4 @@ def write_json(comparisons: Iterable[Comparison], file: TextIO) -> None:
 
 
 def _coverage(n: int, k: int) -> float:
-    return 1.0 - 2.0 * sum(comb(n, i) for i in range(k)) / 2**n
+    return 1.0 - 2.0 * (sum(comb(n, i) for i in range(k)) / float(2**n))

@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-
 from benchmarks.compare import Comparison, alternate, median_interval, write_json
 
 
