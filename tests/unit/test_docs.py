@@ -1,0 +1,125 @@
+"""The pages say what the code says: settings, errors, modules, and examples that are right."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from partita import settings
+from partita.core import errors
+from partita.system.addresses import Address
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md"), *ROOT.glob("examples/**/*.md")]
+)
+SOURCE = ROOT / "src" / "partita"
+
+
+def page_id(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def section(page: str, heading: str) -> str:
+    """The part of a page below a heading, up to the next one of its level or higher."""
+    level = heading.split(" ", maxsplit=1)[0]
+    _, _, rest = page.partition(f"\n{heading}\n")
+    assert rest, f"no section {heading!r}"
+    return re.split(rf"^#{{1,{len(level)}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """Tables' rows by their first cell's code span."""
+    lines = [line.strip().strip("|").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    return {cells[0].strip().strip("`"): [cell.strip() for cell in cells[1:]] for cells in lines}
+
+
+@pytest.mark.parametrize(
+    ("heading", "struct"),
+    [
+        ("## `[server]`", settings.ServerSettings),
+        ("## `[model.NAME]`", settings.ModelSettings),
+        ("### `inputs`", settings.InputSettings),
+        ("### `instances`", settings.InstanceSettings),
+    ],
+)
+def test_every_setting_stands_in_its_table_and_no_other(heading: str, struct: type[msgspec.Struct]) -> None:
+    text = section((DOCS / "configuration.md").read_text(encoding="utf-8"), heading)
+    own_table = text.split("\n### ")[0]
+    assert set(rows(own_table)) == {field.encode_name for field in msgspec.structs.fields(struct)}
+
+
+@pytest.mark.parametrize(
+    ("heading", "struct"),
+    [("## `[server]`", settings.ServerSettings), ("## `[model.NAME]`", settings.ModelSettings)],
+)
+def test_defaults_in_the_tables_are_the_real_ones(heading: str, struct: type[msgspec.Struct]) -> None:
+    table = rows(section((DOCS / "configuration.md").read_text(encoding="utf-8"), heading))
+    for field in msgspec.structs.fields(struct):
+        default = field.default
+        if isinstance(default, bool):
+            said = f"`{str(default).lower()}`"
+        elif isinstance(default, (str, Address)):
+            said = f'`"{default}"`'
+        elif isinstance(default, (int, float)):
+            said = f"`{default}`"
+        else:
+            continue  # None or a collection: the page says in words what that means
+        assert table[field.encode_name][0] == said, field.encode_name
+
+
+def error_classes(root: type[errors.PartitaError]) -> Iterator[type[errors.PartitaError]]:
+    yield root
+    for child in root.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield from error_classes(child)
+
+
+def test_every_error_is_explained_under_its_code() -> None:
+    table = rows((DOCS / "errors.md").read_text(encoding="utf-8"))
+    known = {cls.code: f"`{cls.__name__}`" for cls in error_classes(errors.PartitaError)}
+    assert {code: cells[0] for code, cells in table.items()} == known
+
+
+def test_every_module_has_its_line() -> None:
+    page = (DOCS / "structures.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `([\w/]+\.py)`", page, flags=re.MULTILINE))
+    modules = {
+        path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if path.name != "__init__.py"
+    }
+    assert listed == modules
+
+
+def fenced(language: str) -> Iterator[tuple[str, str]]:
+    for path in PAGES:
+        for block in re.findall(
+            rf"^```{language}\n(.*?)^```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL
+        ):
+            yield page_id(path), block
+
+
+@pytest.mark.parametrize(("page", "block"), list(fenced("python")))
+def test_python_examples_are_python(page: str, block: str) -> None:
+    ast.parse(block, page)
+
+
+@pytest.mark.parametrize(("page", "block"), list(fenced("toml")))
+def test_toml_examples_are_settings(page: str, block: str, tmp_path: Path) -> None:
+    path = tmp_path / "partita.toml"
+    path.write_text(block, encoding="utf-8")
+    settings.load_settings(path, environ={})
+
+
+@pytest.mark.parametrize(("page", "block"), list(fenced("console")))
+def test_console_examples_start_with_a_prompt(page: str, block: str) -> None:
+    assert block.startswith("$ ")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?://|#|mailto:)([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
