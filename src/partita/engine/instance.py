@@ -1,0 +1,284 @@
+"""One instance with real IO: its process, its channel, its outputs, and the life that it leads."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from partita.core.errors import ConnectionClosed
+from partita.core.plan import InstanceSpec
+from partita.core.tensors import Signature, TensorSpec
+from partita.machines.worker_life import GiveUp, Instruction, RestartRules, State, WakeAt, WorkerLife
+from partita.system.channels import Channel, channel_pair
+from partita.system.processes import WorkerProcess, spawn_worker, thread_environment
+from partita.system.shared_memory import SharedMemory
+from partita.wire.codec import MalformedMessage, decode_from_worker, encode
+from partita.wire.messages import BatchDone, BatchFailed, Execute, Message, Ready, Start, StartFailed, Stop
+
+OUTPUT_SLOTS = 3
+"""One batch executes, one waits in the channel, one is being answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLaunch:
+    """What a worker needs to know of its model; the same for all instances of a member."""
+
+    name: str
+    path: str
+    runtime: str
+    handler: str | None = None
+    options: dict[str, str | int | float | bool] = field(default_factory=dict)
+    inputs: tuple[TensorSpec, ...] | None = None
+    dimensions: dict[str, int] = field(default_factory=dict)
+    load_limit_s: float = 120.0
+
+
+class Owner(Protocol):
+    """Who is told what becomes of an instance."""
+
+    def instance_ready(self, instance: "Instance") -> None:
+        """It has loaded and warmed up."""
+
+    def instance_lost(self, instance: "Instance", reason: str) -> None:
+        """Its process is gone and reaped; it may come back."""
+
+    def instance_gave_up(self, instance: "Instance", reason: str) -> None:
+        """It will not come back."""
+
+    def batch_done(self, instance: "Instance", done: BatchDone) -> None:
+        """Its oldest batch was executed."""
+
+    def batch_failed(self, instance: "Instance", failed: BatchFailed) -> None:
+        """Its oldest batch raised."""
+
+
+class Instance:
+    """Starts the worker, speaks with it, and starts it again when it dies.
+
+    Everything runs on the loop's thread, which must live as long as the workers (they die with it).
+    """
+
+    def __init__(
+        self,
+        number: int,
+        spec: InstanceSpec,
+        launch: ModelLaunch,
+        *,
+        argv: tuple[str, ...],
+        inputs: SharedMemory,
+        owner: Owner,
+        owns_cores: bool,
+        rules: RestartRules,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.number = number
+        self.spec = spec
+        self.launch = launch
+        self.life = WorkerLife(rules)
+        self.outputs: SharedMemory | None = None
+        self.ready: Ready | None = None
+        self.reason = ""
+        self._argv = argv
+        self._inputs = inputs
+        self._owner = owner
+        self._owns_cores = owns_cores
+        self._loop = loop
+        self._process: WorkerProcess | None = None
+        self._channel: Channel | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._slot = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether batches may be sent."""
+        return self.life.state is State.READY
+
+    @property
+    def pid(self) -> int | None:
+        """Process number of the worker, None while there is none."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def signature(self) -> Signature | None:
+        """What the worker said its model takes and gives; None before it was ever ready."""
+        return self.ready.signature if self.ready is not None else None
+
+    # --- starting ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the worker process; `Owner.instance_ready` follows."""
+        self.life.started()
+        self._launch()
+
+    def _launch(self) -> None:
+        self._channel, theirs = channel_pair()
+        self._process = spawn_worker(
+            self._argv,
+            theirs,
+            env=thread_environment(self.spec.threads),
+            name=f"{self.launch.name}-{self.number}",
+        )
+        self._loop.add_reader(self._channel.fileno(), self._readable)
+        self._loop.add_reader(self._process.pidfd, self._ended)
+        self._timer = self._loop.call_later(self.launch.load_limit_s, self._load_timed_out)
+        read_only = self._inputs.reopen_read_only()
+        try:
+            self._send(self._start_message(), [read_only])
+        finally:
+            os.close(read_only)
+
+    def _send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        assert self._channel is not None
+        # A worker that is gone already is reported by its process descriptor, like any other end.
+        with contextlib.suppress(ConnectionClosed):
+            self._channel.send(encode(message), fds)
+
+    def _start_message(self) -> Start:
+        spec, launch = self.spec, self.launch
+        return Start(
+            instance=self.number,
+            model=launch.name,
+            path=launch.path,
+            runtime=launch.runtime,
+            threads=spec.threads,
+            cores=spec.cores,
+            owns_cores=self._owns_cores,
+            max_batch=max(spec.batch, spec.micro_batch),
+            handler=launch.handler,
+            options=launch.options,
+            inputs=launch.inputs,
+            dimensions=launch.dimensions,
+            input_arena_bytes=self._inputs.nbytes,
+            output_slots=OUTPUT_SLOTS,
+        )
+
+    def _load_timed_out(self) -> None:
+        self.kill(f"not ready within its load limit of {self.launch.load_limit_s:g} s")
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    def next_slot(self) -> int:
+        """The output slot for the next batch, in turn."""
+        self._slot = (self._slot + 1) % OUTPUT_SLOTS
+        return self._slot
+
+    def execute(self, message: Execute) -> None:
+        """Send a batch; only to a ready instance."""
+        self._send(message)
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        try:
+            while (received := channel.receive_nowait()) is not None:
+                self._handle(*received)
+                if self._channel is not channel:
+                    return
+        except ConnectionClosed:
+            self._loop.remove_reader(channel.fileno())
+            self._kill_process()  # its end, with the exit status, is reported by the process descriptor
+        except (MalformedMessage, msgspec.DecodeError, ValueError, AssertionError) as error:
+            self.kill(f"the worker broke the protocol: {error}")
+
+    def _handle(self, frame: bytes, fds: list[int]) -> None:
+        message = decode_from_worker(frame)
+        match message:
+            case BatchDone():
+                if message.output_arena_bytes and self.outputs is not None:
+                    self.outputs.grow(message.output_arena_bytes)
+                self._owner.batch_done(self, message)
+            case BatchFailed():
+                self._owner.batch_failed(self, message)
+            case Ready():
+                self._became_ready(message, fds)
+            case StartFailed():
+                self.reason = message.reason
+
+    def _became_ready(self, ready: Ready, fds: list[int]) -> None:
+        (fd,) = fds
+        self.outputs = SharedMemory.attach(fd, ready.output_arena_bytes, writable=False)
+        self._cancel_timer()
+        self.ready = ready
+        self.life.became_ready(self._loop.time())
+        if self.is_ready:
+            self._owner.instance_ready(self)
+
+    def _ended(self) -> None:
+        assert self._process is not None
+        self._readable()  # what it said before it ended still counts
+        self._loop.remove_reader(self._process.pidfd)
+        code = self._process.reap()
+        reason = self.reason or _describe_exit(code)
+        self.reason = ""
+        self._cancel_timer()
+        self._close_io()
+        was_loading = self.life.state is State.STARTING
+        instruction = self.life.died(self._loop.time(), reason)
+        self._owner.instance_lost(self, reason if not was_loading else f"could not load: {reason}")
+        self._follow(instruction)
+
+    def _follow(self, instruction: Instruction) -> None:
+        match instruction:
+            case WakeAt(at_s=at_s):
+                self._timer = self._loop.call_at(at_s, self._backoff_passed)
+            case GiveUp(reason=reason):
+                self._owner.instance_gave_up(self, reason)
+
+    def _backoff_passed(self) -> None:
+        self._timer = None
+        if self.life.backoff_passed() is not None:
+            self._launch()
+
+    # --- ending -----------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Ask the worker to finish what it has in hand and go; it is not started again."""
+        self.life.drain()
+        if self._process is None:
+            self._cancel_timer()
+        else:
+            self._send(Stop())
+
+    def kill(self, reason: str) -> None:
+        """End the worker at once; its end is reported with this reason."""
+        self.reason = self.reason or reason
+        self._kill_process()
+
+    def _kill_process(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether no process of this instance is left."""
+        return self._process is None
+
+    def _close_io(self) -> None:
+        if self._channel is not None:
+            self._loop.remove_reader(self._channel.fileno())
+            self._channel.close()
+            self._channel = None
+        self._process = None
+        if self.outputs is not None:
+            self.outputs.close()
+            self.outputs = None
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _describe_exit(code: int | None) -> str:
+    if code is None:
+        return "the worker process ended"
+    if code < 0:
+        return f"the worker process was ended by signal {-code}"
+    return f"the worker process exited with status {code}"

@@ -1,0 +1,267 @@
+"""One member model of a service: its dispatcher and its instances, joined by real IO."""
+
+import asyncio
+from collections.abc import Callable
+from math import prod
+from typing import Protocol
+
+from partita.core.errors import InferenceFailed, RequestError, WorkerDied
+from partita.core.plan import InstanceSpec, Plan
+from partita.core.tensors import DataType, Signature
+from partita.engine.chunks import execute_message
+from partita.engine.instance import Instance, ModelLaunch
+from partita.engine.request import Buffer, Request
+from partita.engine.statistics import Statistics
+from partita.machines.dispatcher import BatchingRules, Dispatcher
+from partita.machines.leases import CoreLeases
+from partita.machines.work import Batch, Job
+from partita.machines.worker_life import State
+from partita.wire.messages import BatchDone, BatchFailed, Output
+
+InstanceFactory = Callable[[int, InstanceSpec, ModelLaunch, "Member"], Instance]
+
+
+class MemberOwner(Protocol):
+    """The service, as its members see it."""
+
+    def piece_done(
+        self, job: Job, first: int, count: int, outputs: list[Buffer], rows: list[tuple[int, ...]]
+    ) -> None:
+        """Items of a job that has not ended are there; `rows` are the outputs' shapes, batch axis first."""
+
+    def job_failed(self, job: Job, error: RequestError) -> None:
+        """A job cannot be answered."""
+
+    def job_settled(self, job: Job) -> None:
+        """An ended job has nothing running any more: what it held can be recycled."""
+
+    def member_ready(self, member: "Member") -> None:
+        """The first of the member's instances is ready (again)."""
+
+    def member_lost(self, reason: str) -> None:
+        """A worker of the member is gone, as meant or not."""
+
+    def member_failed(self, member: "Member", reason: str) -> None:
+        """None of its instances will come back."""
+
+    def job_expired(self, job: Job) -> None:
+        """A job waited in the queue longer than allowed: end it."""
+
+
+class Member:
+    """Sends what the dispatcher forms, and tells the service what came of it."""
+
+    def __init__(
+        self,
+        launch: ModelLaunch,
+        rules: BatchingRules,
+        *,
+        leases: CoreLeases,
+        statistics: Statistics,
+        owner: MemberOwner,
+        make_instance: InstanceFactory,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.launch = launch
+        self.dispatcher = Dispatcher(rules, leases)
+        self.instances: dict[int, Instance] = {}
+        self.signature: Signature | None = None
+        self.failure: str | None = None
+        self._leases = leases
+        self._statistics = statistics
+        self._owner = owner
+        self._make_instance = make_instance
+        self._loop = loop
+        self._is_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- instances --------------------------------------------------------------------------------
+
+    def start(self, plan: Plan, numbers: "list[int]") -> None:
+        """Start the plan's instances; `numbers` are theirs, unique on this machine."""
+        for number, spec in zip(numbers, plan.instances, strict=True):
+            self._leases.register(number, spec.cores)
+        for number, spec in zip(numbers, plan.instances, strict=True):
+            instance = self._make_instance(number, spec, self.launch, self)
+            self.instances[number] = instance
+            instance.start()
+
+    @property
+    def ready_instances(self) -> int:
+        """Instances that take work now."""
+        return sum(instance.is_ready for instance in self.instances.values())
+
+    def drain(self) -> None:
+        """Let every instance finish and go."""
+        self._cancel_timer()
+        for instance in self.instances.values():
+            instance.drain()
+
+    def kill(self, reason: str) -> None:
+        """End every worker at once."""
+        for instance in self.instances.values():
+            instance.kill(reason)
+
+    def forget(self) -> None:
+        """Give the cores back, once every worker is gone."""
+        for number in self.instances:
+            self._leases.forget(number)
+        self.instances.clear()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether no worker process is left."""
+        return all(instance.is_gone for instance in self.instances.values())
+
+    # --- events of instances ----------------------------------------------------------------------
+
+    def instance_ready(self, instance: Instance) -> None:
+        """Take the instance into the dispatch."""
+        signature = instance.signature
+        assert signature is not None
+        if self.signature is None:
+            self.signature = signature
+        elif self.signature != signature:
+            instance.kill("its signature differs from that of the other instances")
+            return
+        spec = instance.spec
+        largest = 1 if not signature.batched else signature.fixed_batch or spec.micro_batch
+        executions = spec.executions if largest >= spec.micro_batch else (largest,)
+        self.dispatcher.add_instance(
+            instance.number, spec.threads, max(spec.batch, largest) if signature.batched else 1, executions
+        )
+        self._owner.member_ready(self)
+        self.schedule()
+
+    def instance_lost(self, instance: Instance, reason: str) -> None:
+        """Quarantine what it was executing; the rest goes back to the queue."""
+        self._statistics.worker_deaths += instance.life.state is not State.STOPPED
+        if self.dispatcher.has_instance(instance.number):
+            lost = self.dispatcher.lose_instance(instance.number)
+            for job in lost.failed:
+                self._owner.job_failed(
+                    job, WorkerDied(f"the worker died twice executing this request: {reason}")
+                )
+            for job in lost.touched:
+                if job.ended and not job.running:
+                    self._owner.job_settled(job)
+        self._owner.member_lost(reason)
+        self.schedule()
+
+    def instance_gave_up(self, instance: Instance, reason: str) -> None:  # noqa: ARG002
+        """Go on with the others; without any, everything that waits fails."""
+        if all(i.life.state is State.FAILED for i in self.instances.values()):
+            self.failure = reason
+            self._owner.member_failed(self, reason)
+
+    def batch_done(self, instance: Instance, done: BatchDone) -> None:
+        """Hand the outputs on, piece by piece, straight from the worker's memory."""
+        now_s = self._loop.time()
+        batch = self.dispatcher.finish(instance.number, done.batch_id, now_s)
+        assert instance.outputs is not None
+        self._count(batch, done)
+        view = instance.outputs.view
+        pieces = batch.pieces
+        if len(pieces) == 1 or self.signature is None or not self.signature.batched:
+            job, first, count = pieces[0]
+            outputs: list[Buffer] = [view[o.offset : o.offset + o.size] for o in done.outputs]
+            self._hand_on(job, first, count, outputs, [o.shape for o in done.outputs])
+        else:
+            self._hand_on_rows(batch, done, view)
+        self.schedule()
+
+    def _hand_on_rows(self, batch: Batch, done: BatchDone, view: memoryview) -> None:
+        assert self.signature is not None
+        ends = [
+            _row_ends(view, output, spec.datatype, batch.items)
+            for output, spec in zip(done.outputs, self.signature.outputs, strict=True)
+        ]
+        tails = [output.shape[1:] for output in done.outputs]
+        position = 0
+        for job, first, count in batch.pieces:
+            outputs: list[Buffer] = [view[e[position] : e[position + count]] for e in ends]
+            self._hand_on(job, first, count, outputs, [(count, *tail) for tail in tails])
+            position += count
+
+    def _hand_on(
+        self, job: Job, first: int, count: int, outputs: list[Buffer], rows: list[tuple[int, ...]]
+    ) -> None:
+        if not job.ended:
+            self._owner.piece_done(job, first, count, outputs, rows)
+        elif not job.running:
+            self._owner.job_settled(job)
+
+    def _count(self, batch: Batch, done: BatchDone) -> None:
+        dispatched_s = batch.dispatched_s
+        queued_s = 0.0
+        for job, first, _ in batch.pieces:
+            if first == 0:
+                queued_s += dispatched_s - job.admitted_s
+        self._statistics.count_batch(batch.items, done.infer_ns, done.total_ns, int(queued_s * 1e9))
+
+    def batch_failed(self, instance: Instance, failed: BatchFailed) -> None:
+        """Retry one by one; what failed alone fails its request."""
+        batch, jobs = self.dispatcher.fail(instance.number, failed.batch_id, self._loop.time())
+        for job in jobs:
+            self._owner.job_failed(job, InferenceFailed(failed.reason))
+        for job, _, _ in batch.pieces:
+            if job.ended and not job.running:
+                self._owner.job_settled(job)
+        self.schedule()
+
+    # --- dispatch ---------------------------------------------------------------------------------
+
+    def admit(self, request: Request) -> Job:
+        """Queue a request's items; ask the dispatcher's `can_admit` first."""
+        job = Job(request, request.n_items, request.layout.lane, request.arrived_s)
+        self.dispatcher.admit(job)
+        self.schedule()
+        return job
+
+    def schedule(self) -> None:
+        """Dispatch once the loop has read what is there: one round for a burst of requests."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._is_scheduled = False
+        dispatcher = self.dispatcher
+        for batch in dispatcher.take(self._loop.time()):
+            instance = self.instances[batch.instance]
+            instance.execute(execute_message(batch, instance.next_slot()))
+        wake_s = dispatcher.next_wake_s()
+        if wake_s is not None and (self._timer is None or wake_s < self._timer.when()):
+            self._cancel_timer()
+            self._timer = self._loop.call_at(wake_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now_s = self._loop.time()
+        for number in self.dispatcher.hung_instances(now_s):
+            limit_s = self.dispatcher.rules.execution_limit_s
+            self.instances[number].kill(f"no progress within the execution limit of {limit_s:g} s")
+        while (job := self.dispatcher.expired_job(now_s)) is not None:
+            self._owner.job_expired(job)
+        self.schedule()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _row_ends(view: memoryview, output: Output, datatype: DataType, rows: int) -> list[int]:
+    """Where each row of an output begins in P, and where the last one ends: rows + 1 offsets, bytes."""
+    start = output.offset
+    if datatype is not DataType.BYTES:
+        row_bytes = output.size // rows
+        return list(range(start, start + output.size + 1, row_bytes)) if row_bytes else [start] * (rows + 1)
+    per_row = prod(output.shape[1:])
+    ends = [start]
+    at = start
+    for _ in range(rows):
+        for _ in range(per_row):
+            at += 4 + int.from_bytes(view[at : at + 4], "little")
+        ends.append(at)
+    return ends

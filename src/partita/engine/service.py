@@ -1,0 +1,385 @@
+"""One served name: admission, item memory, the life of its requests, and their answers.
+
+A single model is an ensemble of one: its service has one member and the identity rule.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import count as counter
+from typing import Any
+
+from partita.core.errors import (
+    DeadlineExceeded,
+    InferenceFailed,
+    ModelUnavailable,
+    PayloadTooLarge,
+    QueueFull,
+    RequestError,
+    ShuttingDown,
+)
+from partita.core.plan import Plan
+from partita.core.tensors import Signature
+from partita.engine.arena import ALIGNMENT, InputArena
+from partita.engine.instance import ModelLaunch
+from partita.engine.member import InstanceFactory, Member
+from partita.engine.request import Buffer, Layout, Request, Sink, joined
+from partita.engine.statistics import Statistics
+from partita.machines.dispatcher import BatchingRules
+from partita.machines.leases import CoreLeases
+from partita.machines.work import Job
+
+RAGGED = "ragged"
+"""Key of the pool, counted in bytes, that items of differing sizes lie in."""
+
+
+class ServiceState(StrEnum):
+    """What a service can do now."""
+
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    """Limits of one service; the rest is in the rules of its members' dispatchers."""
+
+    rules: BatchingRules
+    deadline_s: float | None = None
+    """Longest from arrival to answer unless a request says otherwise."""
+    arena_bytes: int = 1 << 30
+    """Size of X. Only what is used of it takes memory."""
+
+
+class Service:
+    """Takes requests for one name and sees each of them to its one outcome."""
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        launch: ModelLaunch,
+        settings: ServiceSettings,
+        *,
+        leases: CoreLeases,
+        make_instance: InstanceFactory,
+        rows_hint: int,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.settings = settings
+        self.state = ServiceState.LOADING
+        self.failure: str | None = None
+        self.statistics = Statistics()
+        self.plan: Plan | None = None
+        self.arena = InputArena(settings.arena_bytes, name=f"{name}-inputs", rows_hint=rows_hint)
+        self._loop = loop
+        self._deadlines: list[tuple[float, int, Request]] = []
+        self._deadline_order = counter()
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._changed = asyncio.Event()
+        self.memo: dict[Any, Any] = {}
+        """For protocols: what they derived from this service's signature, kept as long as the service."""
+        self.member = Member(
+            launch,
+            settings.rules,
+            leases=leases,
+            statistics=self.statistics,
+            owner=self,
+            make_instance=make_instance,
+            loop=loop,
+        )
+
+    @property
+    def signature(self) -> Signature:
+        """What the service takes and gives; raises `ModelUnavailable` before its first worker is ready."""
+        signature = self.member.signature
+        if signature is None:
+            raise ModelUnavailable(f"model {self.name!r} is {self.state.value}" + self._because())
+        return signature
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request admitted now would be executed at once or after those before it."""
+        return self.state is ServiceState.READY and self.member.ready_instances > 0
+
+    def _because(self) -> str:
+        return f": {self.failure}" if self.failure else ""
+
+    # --- starting and stopping --------------------------------------------------------------------
+
+    def start(self, plan: Plan, numbers: list[int]) -> None:
+        """Start the instances of a placed plan."""
+        self.plan = plan
+        self.member.start(plan, numbers)
+
+    async def until_ready(self) -> None:
+        """Wait until every instance is ready; raises `ModelUnavailable` with the reason of a failure."""
+        while True:
+            if self.state is ServiceState.FAILED or (self.state is ServiceState.LOADING and self.failure):
+                raise ModelUnavailable(f"model {self.name!r} could not be loaded{self._because()}")
+            if all(instance.is_ready for instance in self.member.instances.values()):
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def drain(self, grace_s: float) -> None:
+        """Refuse new requests, finish what was accepted within `grace_s`, fail the rest, end the workers."""
+        if self.state is not ServiceState.FAILED:
+            self.state = ServiceState.DRAINING
+        deadline_s = self._loop.time() + grace_s
+        await self._wait_until(lambda: self.statistics.in_flight() == 0, deadline_s)
+        self._fail_everything(ShuttingDown("the server stopped before this request was answered"))
+        self.member.drain()
+        if not await self._wait_until(lambda: self.member.is_gone, self._loop.time() + 5.0):
+            self.member.kill("still running after the grace period")
+            await self._wait_until(lambda: self.member.is_gone, self._loop.time() + 5.0)
+        self.member.forget()
+        self.state = ServiceState.STOPPED
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        self.arena.close()
+
+    async def _wait_until(self, condition: Any, deadline_s: float) -> bool:
+        while not condition():
+            left_s = deadline_s - self._loop.time()
+            if left_s <= 0:
+                return False
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), left_s)
+            except TimeoutError:
+                return bool(condition())
+        return True
+
+    # --- admission --------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        buffers: Sequence[Buffer],
+        n_items: int,
+        layout: Layout,
+        sink: Sink,
+        context: Any = None,
+        deadline_s: float | None = None,
+    ) -> Request:
+        """Accept a request: write its items into X and queue it.
+
+        `buffers` hold each input's n items, row-major, in signature order. `deadline_s` is relative to now.
+        Raises `RequestError` (queue full, not ready, too many items, …) and then keeps nothing.
+        """
+        self._check_admission(n_items)
+        request = Request(n_items, layout, sink, context, self._loop.time())
+        extent = self.arena.pool(layout.lane, layout.row_bytes).reserve(n_items)
+        if extent is None:
+            raise self._refused(QueueFull(f"the item memory of model {self.name!r} is full; try again later"))
+        request.extent = extent
+        request.first_row = row = extent.rows - n_items
+        view = self.arena.view
+        for start, row_bytes, buffer in zip(extent.starts, layout.row_bytes, buffers, strict=True):
+            begin = start + row * row_bytes
+            view[begin : begin + n_items * row_bytes] = buffer
+        self._enqueue(request, deadline_s)
+        return request
+
+    def submit_ragged(
+        self,
+        items: Sequence[Sequence[Buffer]],
+        layout: Layout,
+        sink: Sink,
+        context: Any = None,
+        deadline_s: float | None = None,
+    ) -> Request:
+        """Accept a request whose items differ in size: of each item, the bytes of each input."""
+        self._check_admission(len(items))
+        sizes = [tuple(len(part) for part in item) for item in items]
+        total = sum(_aligned(size) for item in sizes for size in item)
+        extent = self.arena.pool(RAGGED, (1,)).reserve(max(total, ALIGNMENT))
+        if extent is None:
+            raise self._refused(QueueFull(f"the item memory of model {self.name!r} is full; try again later"))
+        request = Request(len(items), layout, sink, context, self._loop.time())
+        request.extent = extent
+        at = extent.starts[0] + extent.rows - max(total, ALIGNMENT)
+        request.item_spans = []
+        for item, lengths in zip(items, sizes, strict=True):
+            offsets = []
+            for part, size in zip(item, lengths, strict=True):
+                self.arena.view[at : at + size] = part
+                offsets.append(at)
+                at += _aligned(size)
+            request.item_spans.append((tuple(offsets), lengths))
+        self._enqueue(request, deadline_s)
+        return request
+
+    def _enqueue(self, request: Request, deadline_s: float | None) -> None:
+        request.jobs.append(self.member.admit(request))
+        self.statistics.accepted += 1
+        limit_s = deadline_s if deadline_s is not None else self.settings.deadline_s
+        if limit_s is not None:
+            self._set_deadline(request, request.arrived_s + limit_s)
+
+    def _check_admission(self, n_items: int) -> None:
+        if self.state is not ServiceState.READY:
+            raise self._refused(self._not_serving())
+        if not self.member.dispatcher.can_admit(n_items):
+            raise self._refused(self._too_many(n_items))
+
+    def _refused(self, error: RequestError) -> RequestError:
+        self.statistics.count_refusal(error.code)
+        return error
+
+    def _not_serving(self) -> RequestError:
+        if self.state in (ServiceState.DRAINING, ServiceState.STOPPED):
+            return ShuttingDown("the server is shutting down")
+        return ModelUnavailable(f"model {self.name!r} is {self.state.value}{self._because()}")
+
+    def _too_many(self, n_items: int) -> RequestError:
+        limit = self.settings.rules.max_queue_items
+        if n_items > limit:
+            return PayloadTooLarge(f"{n_items} items are over queue_size = {limit} of model {self.name!r}")
+        return QueueFull(f"the queue of model {self.name!r} is full ({limit} items); try again later")
+
+    # --- outcomes ---------------------------------------------------------------------------------
+
+    def cancel(self, request: Request) -> None:
+        """The client is gone. What waits is never executed; what executes is thrown away."""
+        if not request.ended:
+            self.statistics.cancelled += 1
+            self._end(request)
+
+    def piece_done(
+        self, job: Job, first: int, count: int, outputs: list[Buffer], rows: list[tuple[int, ...]]
+    ) -> None:
+        """Answer the request, or keep the piece until the others are there."""
+        request: Request = job.owner
+        if count == request.n_items:
+            self._answer(request, outputs, rows)
+            return
+        if request.partial is None:
+            request.partial = []
+        request.partial.append((first, [bytes(o) for o in outputs], [shape[1:] for shape in rows]))
+        if job.is_complete:
+            whole = joined(request.partial)
+            if whole is None:
+                self.job_failed(
+                    job,
+                    InferenceFailed("outputs of this request's batches differ in shape and cannot be joined"),
+                )
+            else:
+                self._answer(request, whole[0], [(request.n_items, *tail) for tail in whole[1]])
+
+    def _answer(self, request: Request, outputs: list[Buffer], shapes: list[tuple[int, ...]]) -> None:
+        now_s = self._loop.time()
+        self.statistics.count_answer(request.n_items, now_s - request.arrived_s)
+        self.statistics.last_answer_s = now_s
+        self._end(request)
+        request.sink.answered(request, outputs, shapes)
+
+    def job_failed(self, job: Job, error: RequestError) -> None:
+        """End the request with this error."""
+        self.fail(job.owner, error)
+
+    def fail(self, request: Request, error: RequestError) -> None:
+        """End a request with an error, wherever it is."""
+        if not request.ended:
+            self.statistics.count_failure(error.code, self._loop.time() - request.arrived_s)
+            self._end(request)
+            request.sink.failed(request, error)
+
+    def job_expired(self, job: Job) -> None:
+        """It waited in the queue longer than the queue timeout."""
+        limit_s = self.settings.rules.queue_timeout_s or 0.0
+        self.fail(job.owner, DeadlineExceeded(f"waited in the queue longer than {limit_s:g} s"))
+
+    def _end(self, request: Request) -> None:
+        request.ended = True
+        request.partial = None
+        running = 0
+        for job in request.jobs:
+            self.member.dispatcher.end(job)
+            running += job.running
+        if not running:
+            self._recycle(request)
+        if self.state is ServiceState.DRAINING:
+            self._changed.set()
+
+    def job_settled(self, job: Job) -> None:
+        """Nothing of an ended request runs any more: its memory is free."""
+        self._recycle(job.owner)
+
+    def _recycle(self, request: Request) -> None:
+        extent = request.extent
+        if extent is not None:
+            request.extent = None
+            extent.pool.release(extent)
+
+    # --- deadlines --------------------------------------------------------------------------------
+
+    def _set_deadline(self, request: Request, at_s: float) -> None:
+        request.deadline_s = at_s
+        heapq.heappush(self._deadlines, (at_s, next(self._deadline_order), request))
+        if self._deadline_timer is None or at_s < self._deadline_timer.when():
+            if self._deadline_timer is not None:
+                self._deadline_timer.cancel()
+            self._deadline_timer = self._loop.call_at(at_s, self._deadlines_passed)
+
+    def _deadlines_passed(self) -> None:
+        self._deadline_timer = None
+        now_s = self._loop.time()
+        while self._deadlines and (self._deadlines[0][2].ended or self._deadlines[0][0] <= now_s):
+            _, _, request = heapq.heappop(self._deadlines)
+            self.fail(request, DeadlineExceeded("the request's deadline passed before its answer was there"))
+        if self._deadlines:
+            self._deadline_timer = self._loop.call_at(self._deadlines[0][0], self._deadlines_passed)
+
+    # --- members ----------------------------------------------------------------------------------
+
+    def member_ready(self, member: Member) -> None:
+        """The service can answer."""
+        assert member is self.member
+        if self.state in (ServiceState.LOADING, ServiceState.FAILED):
+            self.state = ServiceState.READY
+            self.failure = None
+        self._changed.set()
+
+    def member_lost(self, reason: str) -> None:
+        """A worker is gone; the newest reason is shown while the service cannot answer."""
+        if self.state is ServiceState.LOADING:
+            self.failure = reason
+        self._changed.set()
+
+    def member_failed(self, member: Member, reason: str) -> None:
+        """No worker will come back: what waits fails, and new requests are refused with the reason."""
+        assert member is self.member
+        self.failure = reason
+        if self.state is not ServiceState.DRAINING:
+            self.state = ServiceState.FAILED
+        self._fail_everything(ModelUnavailable(f"model {self.name!r} has failed: {reason}"))
+        self._changed.set()
+
+    def _fail_everything(self, error: RequestError) -> None:
+        for job in self.member.dispatcher.unfinished_jobs():
+            self.fail(job.owner, error)
+
+    def check(self) -> None:
+        """Assert the conservation laws: requests, queue, batches, leases, extents."""
+        statistics = self.statistics
+        self.member.dispatcher.check()
+        self.arena.check()
+        unfinished = len(self.member.dispatcher.unfinished_jobs())
+        assert statistics.in_flight() == unfinished, (statistics.in_flight(), unfinished)
+        if not unfinished and not self.member.dispatcher.running_items:
+            assert self.arena.owned_items() == 0
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+__all__ = ["Service", "ServiceSettings", "ServiceState"]

@@ -1,0 +1,340 @@
+"""Forms batches from one member's queue and hands them to its instances.
+
+A pure state machine: the engine tells it what happened and at what time, and asks what to send. It knows
+items, lanes and instances; it never sees item data, workers or clients.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+
+from partita.machines.job_queue import JobQueue
+from partita.machines.leases import CoreLeases
+from partita.machines.work import Batch, Job, Piece
+
+MAX_DEATHS = 2
+"""An item that was being executed in this many worker deaths is not tried again."""
+
+
+class Policy(StrEnum):
+    """When a batch is formed (DESIGN §3)."""
+
+    EAGER = "eager"
+    """An idle instance takes up to r items as soon as they wait, or the oldest has waited the timeout."""
+    AGGREGATE = "aggregate"
+    """Packrat §3.5: collect B items or until the batch timeout, then partition them over all instances."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchingRules:
+    """How one member's batches are formed."""
+
+    policy: Policy = Policy.EAGER
+    batch_timeout_s: float = 0.0
+    """Longest that the oldest item waits for a fuller batch."""
+    queue_timeout_s: float | None = None
+    """Longest that a job waits until its first item is dispatched."""
+    execution_limit_s: float = 60.0
+    """Longest that one dispatched batch may execute before its worker is taken for hung."""
+    max_queue_items: int = 1024
+
+
+class Seat:
+    """One instance as the dispatcher sees it: what it may take, and what it has in hand."""
+
+    __slots__ = (
+        "batch",
+        "batches",
+        "executions",
+        "instance",
+        "micro_batch",
+        "retiring",
+        "started_s",
+        "threads",
+    )
+
+    def __init__(self, instance: int, threads: int, batch: int, executions: tuple[int, ...]) -> None:
+        self.instance = instance
+        self.threads = threads
+        self.batch = batch
+        self.executions = executions
+        self.micro_batch = min(max(executions), batch)
+        self.batches: deque[Batch] = deque()
+        """Dispatched and not finished: the first executes, a second waits in the worker's channel."""
+        self.started_s = 0.0
+        """When the first of them began to execute, as far as the head can know."""
+        self.retiring = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What a lost instance leaves: jobs that cannot be tried again. The rest was put back."""
+
+    failed: list[Job]
+    executing: Batch | None
+    touched: list[Job]
+    """Every job with a piece in the lost instance, for recycling what those pieces held."""
+
+
+class Dispatcher:
+    """Batching, dispatch, retry and quarantine for one member model."""
+
+    def __init__(self, rules: BatchingRules, leases: CoreLeases) -> None:
+        self.rules = rules
+        self.queue = JobQueue(max_items=rules.max_queue_items)
+        self._leases = leases
+        self._seats: dict[int, Seat] = {}
+        self._by_size: list[Seat] = []
+        self._next_batch_id = 0
+        self.running_items = 0
+
+    # --- instances --------------------------------------------------------------------------------
+
+    def add_instance(self, instance: int, threads: int, batch: int, executions: tuple[int, ...]) -> None:
+        """Let an instance take work. Its cores must be registered with the leases."""
+        assert instance not in self._seats, instance
+        self._seats[instance] = Seat(instance, threads, batch, executions)
+        self._order_seats()
+
+    def retire_instance(self, instance: int) -> None:
+        """Give it no new work; what it has in hand it finishes (`is_idle` tells when)."""
+        self._seats[instance].retiring = True
+        self._order_seats()
+
+    def remove_instance(self, instance: int) -> None:
+        """Forget an idle instance."""
+        assert not self._seats[instance].batches, "remove_instance needs an idle instance"
+        del self._seats[instance]
+        self._order_seats()
+
+    def has_instance(self, instance: int) -> bool:
+        """Whether it takes part in the dispatch."""
+        return instance in self._seats
+
+    def is_idle(self, instance: int) -> bool:
+        """Whether the instance has nothing in hand."""
+        return not self._seats[instance].batches
+
+    def lose_instance(self, instance: int) -> Lost:
+        """The instance is gone and reaped. Quarantine: what it was executing is re-run one job at a time.
+
+        A batch that still waited in its channel goes back unmarked. A job whose items were being executed
+        in `MAX_DEATHS` deaths fails.
+        """
+        seat = self._seats.pop(instance)
+        self._order_seats()
+        if not seat.batches:
+            return Lost([], None, [])
+        self._leases.release(instance)
+        executing = seat.batches.popleft()
+        touched = [job for b in (executing, *seat.batches) for job, _, _ in b.pieces]
+        for waiting in seat.batches:
+            self._give_back(waiting, alone=False)
+        failed: list[Job] = []
+        for job in dict.fromkeys(job for job, _, _ in executing.pieces):
+            job.deaths += 1
+            if job.deaths >= MAX_DEATHS and not job.ended:
+                failed.append(job)
+        self._give_back(executing, alone=True)
+        return Lost(failed, executing, touched)
+
+    def _order_seats(self) -> None:
+        taking = (s for s in self._seats.values() if not s.retiring)
+        self._by_size = sorted(taking, key=lambda s: (-s.threads, -s.batch, s.instance))
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    def can_admit(self, n_items: int) -> bool:
+        """Whether the bounded queue has room."""
+        return self.queue.can_admit(n_items)
+
+    def admit(self, job: Job) -> None:
+        """Queue a job; ask `can_admit` first."""
+        self.queue.admit(job)
+
+    def end(self, job: Job) -> None:
+        """The job was answered, failed or cancelled: nothing of it is dispatched from now on."""
+        if not job.ended:
+            job.ended = True
+            if job.settled + job.running < job.n_items:
+                self.queue.drop(job)
+
+    def unfinished_jobs(self) -> list[Job]:
+        """Every job that was admitted and has not ended."""
+        running = [job for seat in self._seats.values() for b in seat.batches for job, _, _ in b.pieces]
+        jobs = dict.fromkeys((*running, *self.queue.waiting_jobs()))
+        return [job for job in jobs if not job.ended]
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    def take(self, now_s: float) -> list[Batch]:
+        """Form every batch that the policy allows now; the caller sends them."""
+        if not self.queue.items:
+            return []
+        if self.rules.policy is Policy.AGGREGATE:
+            return self._take_aggregate(now_s)
+        return self._take_eager(now_s)
+
+    def _take_eager(self, now_s: float) -> list[Batch]:
+        batches: list[Batch] = []
+        queue = self.queue
+        for seat in self._by_size:
+            if not queue.items:
+                return batches
+            if seat.batches or not self._leases.can_lease(seat.instance):
+                continue
+            if not self._worth_starting(seat, now_s):
+                continue
+            batch = self._form(seat, seat.micro_batch, (), now_s)
+            if batch is not None:
+                batches.append(batch)
+        # One batch ahead, so that a core never waits for the head: only a full one, that cannot grow.
+        for seat in self._by_size:
+            if queue.items < seat.micro_batch:
+                continue
+            if len(seat.batches) != 1 or self._leases.has_rivals(seat.instance):
+                continue
+            if queue.next_lane_items(seat.micro_batch) >= seat.micro_batch:
+                batch = self._form(seat, seat.micro_batch, (), now_s)
+                if batch is not None:
+                    batches.append(batch)
+        return batches
+
+    def _worth_starting(self, seat: Seat, now_s: float) -> bool:
+        wait_s = self.rules.batch_timeout_s
+        if wait_s <= 0 or self.queue.next_lane_items(seat.micro_batch) >= seat.micro_batch:
+            return True
+        head = self.queue.head()
+        return head is not None and (head.deaths > 0 or now_s - head.admitted_s >= wait_s)
+
+    def _take_aggregate(self, now_s: float) -> list[Batch]:
+        seats = self._by_size
+        if not seats or any(s.batches or not self._leases.can_lease(s.instance) for s in seats):
+            return []
+        total = sum(s.batch for s in seats)
+        waiting = self.queue.next_lane_items(total)
+        head = self.queue.head()
+        if head is None:
+            return []
+        if waiting < total and not head.deaths and now_s - head.admitted_s < self.rules.batch_timeout_s:
+            return []
+        batches = []
+        for seat, share in zip(seats, _shares(waiting, [s.batch for s in seats]), strict=True):
+            if share and self.queue.items and self._leases.can_lease(seat.instance):
+                executions = seat.executions if share == seat.batch else ()
+                batch = self._form(seat, share, executions or _split(share, seat.micro_batch), now_s)
+                if batch is not None:
+                    batches.append(batch)
+        return batches
+
+    def _form(self, seat: Seat, limit: int, executions: tuple[int, ...], now_s: float) -> Batch | None:
+        pieces, items = self.queue.take(limit)
+        if not items:
+            return None
+        if items > seat.micro_batch and items != limit:
+            executions = _split(items, seat.micro_batch)
+        self._next_batch_id += 1
+        batch = Batch(self._next_batch_id, seat.instance, pieces, items, executions, now_s)
+        if not seat.batches:
+            self._leases.lease(seat.instance)
+            seat.started_s = now_s
+        seat.batches.append(batch)
+        self.running_items += items
+        return batch
+
+    def finish(self, instance: int, batch_id: int, now_s: float) -> Batch:
+        """The instance's oldest batch was executed: its items are settled."""
+        batch = self._settle(instance, batch_id, now_s)
+        for job, _, count in batch.pieces:
+            job.running -= count
+            job.settled += count
+        self.running_items -= batch.items
+        return batch
+
+    def fail(self, instance: int, batch_id: int, now_s: float) -> tuple[Batch, list[Job]]:
+        """The instance's oldest batch raised. Its jobs run again, each alone; one that was alone fails."""
+        batch = self._settle(instance, batch_id, now_s)
+        failed = [batch.pieces[0][0]] if len(batch.pieces) == 1 else []
+        self._give_back(batch, alone=True)
+        return batch, [job for job in failed if not job.ended]
+
+    def _settle(self, instance: int, batch_id: int, now_s: float) -> Batch:
+        seat = self._seats[instance]
+        batch = seat.batches.popleft()
+        assert batch.batch_id == batch_id, (batch.batch_id, batch_id)
+        if seat.batches:
+            seat.started_s = now_s
+        else:
+            self._leases.release(instance)
+        return batch
+
+    def _give_back(self, batch: Batch, *, alone: bool) -> None:
+        for piece in batch.pieces if alone else reversed(batch.pieces):
+            job, _, count = piece
+            job.running -= count
+            if not job.ended:
+                self.queue.put_back(piece, alone=alone)
+        self.running_items -= batch.items
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def next_wake_s(self) -> float | None:
+        """When to call `take`, `expired_job` and `hung_instances` again if nothing else happens."""
+        rules = self.rules
+        times = [s.started_s + rules.execution_limit_s for s in self._seats.values() if s.batches]
+        if self.queue.items:
+            if rules.batch_timeout_s > 0:
+                head = self.queue.head()
+                if head is not None and any(not s.batches for s in self._by_size):
+                    times.append(head.admitted_s + rules.batch_timeout_s)
+            if rules.queue_timeout_s is not None:
+                oldest = self.queue.oldest_unstarted()
+                if oldest is not None:
+                    times.append(oldest.admitted_s + rules.queue_timeout_s)
+        return min(times, default=None)
+
+    def expired_job(self, now_s: float) -> Job | None:
+        """A job whose queue timeout has passed; end it and ask again."""
+        if self.rules.queue_timeout_s is None:
+            return None
+        oldest = self.queue.oldest_unstarted()
+        if oldest is None or now_s - oldest.admitted_s < self.rules.queue_timeout_s:
+            return None
+        return oldest
+
+    def hung_instances(self, now_s: float) -> list[int]:
+        """Instances whose batch has executed longer than allowed: kill their workers."""
+        limit_s = self.rules.execution_limit_s
+        return [s.instance for s in self._seats.values() if s.batches and now_s - s.started_s >= limit_s]
+
+    def check(self) -> None:
+        """Assert the conservation laws of queue, seats and leases."""
+        self.queue.check()
+        self._leases.check()
+        running = [p for s in self._seats.values() for b in s.batches for p in b.pieces]
+        assert sum(p[2] for p in running) == self.running_items
+        for job in {p[0] for p in running}:
+            assert job.running == sum(p[2] for p in running if p[0] is job)
+            assert job.settled + job.running <= job.n_items
+
+
+def _shares(items: int, capacities: list[int]) -> list[int]:
+    """Partition items over instances in proportion to their b, none above it (largest remainder)."""
+    total = sum(capacities)
+    exact = [items * c / total for c in capacities]
+    shares = [int(x) for x in exact]
+    left = items - sum(shares)
+    by_remainder = sorted(range(len(exact)), key=lambda j: (shares[j] - exact[j], j))
+    for j in by_remainder:
+        if left and shares[j] < capacities[j]:
+            shares[j] += 1
+            left -= 1
+    return shares
+
+
+def _split(items: int, micro_batch: int) -> tuple[int, ...]:
+    full, rest = divmod(items, micro_batch)
+    return (micro_batch,) * full + ((rest,) if rest else ())
+
+
+__all__ = ["MAX_DEATHS", "Batch", "BatchingRules", "Dispatcher", "Job", "Lost", "Piece", "Policy"]
