@@ -166,7 +166,8 @@ def check_build(settings: Settings) -> None:
         raise InvalidInput("[server] adapt: this build does not adapt to the load yet; use adapt = false")
     if server.tune == "background":
         raise InvalidInput(
-            '[server] tune: this build does not tune beside the traffic yet; use "before" or "never"'
+            '[server] tune = "background": this build does not tune beside the traffic yet; '
+            'use "before" or "never"'
         )
 
 

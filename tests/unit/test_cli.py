@@ -1,0 +1,305 @@
+"""The command line: help, exit codes, documents, and what failures look like."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from partita.cli import app, console
+from partita.cli.app import COMMANDS, run
+from partita.cli.documents import plan_document, read_plan
+from partita.core.errors import InvalidInput, LoadFailed
+from partita.core.plan import InstanceSpec, Plan
+from partita.settings import InstanceSettings
+from tests.echo_server import echo_server
+
+Capture = pytest.CaptureFixture[str]
+
+PROFILE = """mode,threads,batch,latency_min_ms,latency_mean_ms,latency_max_ms
+script,1,1,9,10,11
+script,1,2,19,20,21
+script,2,1,7,8,9
+script,2,2,11,12,13
+script,2,4,22,24,26
+eager,1,1,99,100,101
+"""
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> str:
+    file = tmp_path / "profile.csv"
+    file.write_text(PROFILE)
+    return str(file)
+
+
+# --- help and usage -------------------------------------------------------------------------------
+
+
+def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from partita.cli.app import run; code = run(['--help']); "
+        "heavy = {'numpy', 'rich', 'uvloop', 'msgspec', 'asyncio', 'starlette'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert all(f"  {name} " in result.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_help_with_an_example(name: str, capsys: Capture) -> None:
+    assert run([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Example: partita" in shown
+    assert "--json" in shown
+
+
+def test_version(capsys: Capture) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("partita 0.")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["pla"], "No such command 'pla'"),
+        (["plan"], "Missing option"),
+        (["plan", "--cores", "1", "--batch", "1"], "give either PATH or --profile"),
+        (["plan", "--profile", "x", "--cores", "0", "--batch", "1"], "--cores"),
+        (["plan", "--profile", "x", "--cores", "1", "--batch", "1", "--verify", "3"], "--verify"),
+        (["plan", "--profile", "x", "--cores", "1", "--batch", "1", "--objective", "joy"], "joy"),
+        (["serve"], "at least one PATH"),
+        (["bench", "127.0.0.1:1"], "needs --model"),
+        (["bench", "http://127.0.0.1:1", "--model", "m", "--cores", "1"], "--cores is for a PATH"),
+    ],
+)
+def test_wrong_usage_is_2_and_says_why(argv: list[str], message: str, capsys: Capture) -> None:
+    assert run(argv) == 2
+    out, err = capsys.readouterr()
+    assert message in err
+    assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["serve", "nowhere.onnx"], "nowhere.onnx does not exist"),
+        (["serve", "nowhere.onnx", "--http", "x"], "not HOST:PORT"),
+        (["serve", "x", "--grpc", "127.0.0.1:1"], "gRPC"),
+        (["serve", "x", "--adapt"], "adapt"),
+        (["serve", "x", "--tune", "background"], "background"),
+        (["serve", "--config", "nowhere.toml"], "cannot read nowhere.toml"),
+        (["bench", "nowhere.onnx"], "nowhere.onnx does not exist"),
+        (["bench", "http://example.org", "--model", "m"], "--allow-remote"),
+        (["bench", "127.0.0.1:1", "--model", "m", "--rate", "-1"], "rate"),
+        (["bench", "127.0.0.1:1", "--model", "m", "--rate", "1", "--concurrency", "1"], "either"),
+        (["bench", "127.0.0.1:1", "--model", "m", "--shape", "x"], "NAME:4,5"),
+        (["plan", "--profile", "nowhere.csv", "--cores", "1", "--batch", "1"], "nowhere.csv"),
+    ],
+)
+def test_wrong_input_is_2_and_one_line(
+    argv: list[str], message: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(argv) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("partita: error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert out == ""
+
+
+def test_failure_while_running_is_1(capsys: Capture) -> None:
+    assert run(["bench", "127.0.0.1:1", "--model", "m"]) == 1
+    assert "no answer from http://127.0.0.1:1" in capsys.readouterr().err
+
+
+def _failing(error: BaseException) -> click.Command:
+    def fail() -> None:
+        raise error
+
+    return click.Command("plan", callback=fail)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (LoadFailed("a\nb"), 1, "partita: error: a b\n"),
+        (InvalidInput("a"), 2, "partita: error: a\n"),
+        (KeyboardInterrupt(), 130, "partita: interrupted\n"),
+    ],
+)
+def test_ends(
+    error: BaseException, code: int, said: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app.LazyGroup, "get_command", lambda *_: _failing(error))
+    assert run(["plan"]) == code
+    assert capsys.readouterr().err.strip("\n") == said.strip("\n")
+
+
+# --- plan -----------------------------------------------------------------------------------------
+
+
+def test_plan_prints_the_document(profile: str, capsys: Capture) -> None:
+    argv = ["plan", "--profile", profile, "--mode", "script", "--cores", "2", "--batch", "2", "--json"]
+    assert run(argv) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == {
+        "cores": 2,
+        "batch": 2,
+        "objective": "latency",
+        "instances": [{"count": 2, "threads": 1, "batch": 1, "micro_batch": 1}],
+        "expected_ms": 10.0,
+        "measured_ms": None,
+        "fat_ms": 12.0,
+        "speedup": 1.2,
+    }
+
+
+def test_plan_prints_a_table(profile: str, capsys: Capture) -> None:
+    assert run(["plan", "--profile", profile, "--mode", "script", "--cores", "2", "--batch", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "instances" in shown
+    assert "10 ms expected" in shown
+    assert "1.20 times" in shown
+
+
+def test_plan_without_a_fat_point_has_no_speedup(profile: str, capsys: Capture) -> None:
+    argv = ["plan", "--profile", profile, "--mode", "script", "--cores", "3", "--batch", "3", "--json"]
+    assert run(argv) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["fat_ms"] is None
+    assert document["speedup"] is None
+
+
+@pytest.mark.parametrize("sockets", ["", "a", "0", "4,-4"])
+def test_plan_with_bad_sockets(profile: str, sockets: str, capsys: Capture) -> None:
+    argv = [
+        "plan",
+        "--profile",
+        profile,
+        "--mode",
+        "script",
+        "--cores",
+        "2",
+        "--batch",
+        "2",
+        "--sockets",
+        sockets,
+    ]
+    assert run(argv) == 2
+    assert "--sockets" in capsys.readouterr().err
+
+
+def test_a_plan_file_is_read_back(tmp_path: Path) -> None:
+    plan = Plan(
+        instances=(
+            InstanceSpec(threads=1, batch=4, executions=(2, 2), cores=(3,)),
+            InstanceSpec(threads=1, batch=4, executions=(2, 2), cores=(4,)),
+            InstanceSpec(threads=2, batch=8),
+        ),
+        cores=4,
+        batch=16,
+    )
+    document = plan_document(plan)
+    assert document["instances"] == [
+        {"count": 1, "threads": 2, "batch": 8, "micro_batch": 8},
+        {"count": 2, "threads": 1, "batch": 4, "micro_batch": 2},
+    ]
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(document))
+    thin = InstanceSettings(threads=1, batch=4, micro_batch=2)
+    assert read_plan(file) == (InstanceSettings(threads=2, batch=8, micro_batch=8), thin, thin)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"instances": []}', '{"instances": [{"threads": 0, "batch": 1}]}']
+)
+def test_a_file_that_is_no_plan(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(text)
+    with pytest.raises(InvalidInput, match=r"plan\.json is"):
+        read_plan(file)
+    with pytest.raises(InvalidInput, match="cannot read"):
+        read_plan(tmp_path / "nowhere.json")
+
+
+# --- bench ----------------------------------------------------------------------------------------
+
+
+def test_bench_of_a_url(capsys: Capture) -> None:
+    with echo_server() as server:
+        url = f"http://127.0.0.1:{server.port}"
+        argv = [
+            "bench",
+            url,
+            "--model",
+            "m",
+            "--concurrency",
+            "2",
+            "--duration",
+            "0.2",
+            "--warmup",
+            "0",
+            "--batch",
+            "3",
+        ]
+        assert run([*argv, "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        document = json.loads(out)
+        assert document["items"] == 3 * document["requests"] > 0
+        assert document["errors"] == {}
+        assert {"requests_per_s", "p50_ms", "p99_ms", "p999_ms", "max_ms", "histogram"} <= document.keys()
+        assert run(argv) == 0
+        assert "requests/s" in capsys.readouterr().out
+
+
+def test_bench_says_how_requests_failed(capsys: Capture) -> None:
+    with echo_server(lambda n: (429, 0.0) if n % 2 else (200, 0.0)) as server:
+        argv = [
+            "bench",
+            f"127.0.0.1:{server.port}",
+            "--model",
+            "m",
+            "--rate",
+            "100",
+            "--duration",
+            "0.2",
+            "--warmup",
+            "0",
+        ]
+        assert run(argv) == 0
+        assert "requests ended with 429" in capsys.readouterr().err
+
+
+# --- the console ----------------------------------------------------------------------------------
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    with console.progress("profiling", 10) as advance:
+        for step in range(11):
+            now_s = float(step)
+            advance(step, text=f"step {step}")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == ["profiling: 50% step 5", "profiling: 100% step 10"]
+
+
+def test_progress_on_a_terminal_is_a_bar_on_stderr(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with console.progress("profiling", None) as advance:
+        advance(1, total=2, text="half")
+    assert capsys.readouterr().out == ""
+
+
+def test_times_are_short() -> None:
+    assert [console.milliseconds(v) for v in (None, 0.1234, 12.345, 1234.5)] == ["-", "0.123", "12.3", "1234"]
