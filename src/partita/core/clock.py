@@ -9,3 +9,7 @@ class Clock(Protocol):
     def now_s(self) -> float:
         """Seconds on a clock that never goes backwards; its zero means nothing."""
         ...
+
+    def wall_s(self) -> float:
+        """Seconds since 1970, for showing to people; may jump."""
+        ...

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 
+from partita.core.clock import Clock
 from partita.core.errors import InvalidInput, ModelNotFound
 from partita.core.plan import InstanceSpec, Plan
 from partita.engine.instance import Instance, ModelLaunch
@@ -14,8 +15,9 @@ from partita.engine.member import Member
 from partita.engine.service import Service, ServiceSettings
 from partita.machines.leases import CoreLeases
 from partita.machines.worker_life import RestartRules
+from partita.system.clock import SystemClock
 
-WORKER_ARGV = (sys.executable, "-m", "partita.worker")
+WORKER_ARGV = (sys.executable, "-P", "-m", "partita.worker")
 """How a worker is started; the engine knows no more of the worker package than this."""
 
 
@@ -37,12 +39,14 @@ class Engine:
         self,
         loop: asyncio.AbstractEventLoop,
         *,
+        clock: Clock | None = None,
         restart_rules: RestartRules | None = None,
         worker_argv: tuple[str, ...] = WORKER_ARGV,
     ) -> None:
         self.leases = CoreLeases()
         self.services: dict[str, Service] = {}
         self._loop = loop
+        self._clock = clock or SystemClock()
         self._rules = restart_rules or RestartRules()
         self._argv = worker_argv
         self._numbers = count(1)
@@ -62,6 +66,7 @@ class Engine:
             make_instance=self._make_instance,
             rows_hint=2 * largest,
             loop=self._loop,
+            clock=self._clock,
         )
         self.services[deployment.name] = service
         service.start(plan, [next(self._numbers) for _ in plan.instances])
@@ -80,6 +85,7 @@ class Engine:
             owns_cores=not self.leases.has_rivals(number),
             rules=self._rules,
             loop=self._loop,
+            clock=self._clock,
         )
 
     def service(self, name: str, version: str = "") -> Service:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from partita.core.clock import Clock
 from partita.core.errors import ConnectionClosed
 from partita.core.plan import InstanceSpec
 from partita.core.tensors import Signature, TensorSpec
@@ -74,6 +75,7 @@ class Instance:
         owns_cores: bool,
         rules: RestartRules,
         loop: asyncio.AbstractEventLoop,
+        clock: Clock,
     ) -> None:
         self.number = number
         self.spec = spec
@@ -87,6 +89,7 @@ class Instance:
         self._owner = owner
         self._owns_cores = owns_cores
         self._loop = loop
+        self._clock = clock
         self._process: WorkerProcess | None = None
         self._channel: Channel | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -206,7 +209,7 @@ class Instance:
         self.outputs = SharedMemory.attach(fd, ready.output_arena_bytes, writable=False)
         self._cancel_timer()
         self.ready = ready
-        self.life.became_ready(self._loop.time())
+        self.life.became_ready(self._clock.now_s())
         if self.is_ready:
             self._owner.instance_ready(self)
 
@@ -220,7 +223,7 @@ class Instance:
         self._cancel_timer()
         self._close_io()
         was_loading = self.life.state is State.STARTING
-        instruction = self.life.died(self._loop.time(), reason)
+        instruction = self.life.died(self._clock.now_s(), reason)
         self._owner.instance_lost(self, reason if not was_loading else f"could not load: {reason}")
         self._follow(instruction)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Protocol
 
+from partita.core.clock import Clock
 from partita.core.errors import InferenceFailed, RequestError, WorkerDied
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.tensors import DataType, Signature
@@ -61,6 +62,7 @@ class Member:
         owner: MemberOwner,
         make_instance: InstanceFactory,
         loop: asyncio.AbstractEventLoop,
+        clock: Clock,
     ) -> None:
         self.launch = launch
         self.dispatcher = Dispatcher(rules, leases)
@@ -72,6 +74,7 @@ class Member:
         self._owner = owner
         self._make_instance = make_instance
         self._loop = loop
+        self._clock = clock
         self._is_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -156,7 +159,7 @@ class Member:
 
     def batch_done(self, instance: Instance, done: BatchDone) -> None:
         """Hand the outputs on, piece by piece, straight from the worker's memory."""
-        now_s = self._loop.time()
+        now_s = self._clock.now_s()
         batch = self.dispatcher.finish(instance.number, done.batch_id, now_s)
         assert instance.outputs is not None
         self._count(batch, done)
@@ -201,7 +204,7 @@ class Member:
 
     def batch_failed(self, instance: Instance, failed: BatchFailed) -> None:
         """Retry one by one; what failed alone fails its request."""
-        batch, jobs = self.dispatcher.fail(instance.number, failed.batch_id, self._loop.time())
+        batch, jobs = self.dispatcher.fail(instance.number, failed.batch_id, self._clock.now_s())
         for job in jobs:
             self._owner.job_failed(job, InferenceFailed(failed.reason))
         for job, _, _ in batch.pieces:
@@ -227,7 +230,7 @@ class Member:
     def _dispatch(self) -> None:
         self._is_scheduled = False
         dispatcher = self.dispatcher
-        for batch in dispatcher.take(self._loop.time()):
+        for batch in dispatcher.take(self._clock.now_s()):
             instance = self.instances[batch.instance]
             instance.execute(execute_message(batch, instance.next_slot()))
         wake_s = dispatcher.next_wake_s()
@@ -237,7 +240,7 @@ class Member:
 
     def _tick(self) -> None:
         self._timer = None
-        now_s = self._loop.time()
+        now_s = self._clock.now_s()
         for number in self.dispatcher.hung_instances(now_s):
             limit_s = self.dispatcher.rules.execution_limit_s
             self.instances[number].kill(f"no progress within the execution limit of {limit_s:g} s")

@@ -11,6 +11,7 @@ from enum import StrEnum
 from itertools import count as counter
 from typing import Any
 
+from partita.core.clock import Clock
 from partita.core.errors import (
     DeadlineExceeded,
     InferenceFailed,
@@ -70,6 +71,7 @@ class Service:
         make_instance: InstanceFactory,
         rows_hint: int,
         loop: asyncio.AbstractEventLoop,
+        clock: Clock,
     ) -> None:
         self.name = name
         self.version = version
@@ -80,6 +82,7 @@ class Service:
         self.plan: Plan | None = None
         self.arena = InputArena(settings.arena_bytes, name=f"{name}-inputs", rows_hint=rows_hint)
         self._loop = loop
+        self._clock = clock
         self._deadlines: list[tuple[float, int, Request]] = []
         self._deadline_order = counter()
         self._deadline_timer: asyncio.TimerHandle | None = None
@@ -94,6 +97,7 @@ class Service:
             owner=self,
             make_instance=make_instance,
             loop=loop,
+            clock=clock,
         )
 
     @property
@@ -103,6 +107,16 @@ class Service:
         if signature is None:
             raise ModelUnavailable(f"model {self.name!r} is {self.state.value}" + self._because())
         return signature
+
+    @property
+    def has_signature(self) -> bool:
+        """Whether the model was ever loaded, so that `signature` can be told."""
+        return self.member.signature is not None
+
+    def last_inference_ms(self) -> int:
+        """Wall-clock time of the newest answer, milliseconds since 1970; 0 before the first."""
+        answered_s = self.statistics.last_answer_s
+        return int((answered_s - self._clock.now_s() + self._clock.wall_s()) * 1000) if answered_s else 0
 
     @property
     def is_ready(self) -> bool:
@@ -133,13 +147,13 @@ class Service:
         """Refuse new requests, finish what was accepted within `grace_s`, fail the rest, end the workers."""
         if self.state is not ServiceState.FAILED:
             self.state = ServiceState.DRAINING
-        deadline_s = self._loop.time() + grace_s
+        deadline_s = self._clock.now_s() + grace_s
         await self._wait_until(lambda: self.statistics.in_flight() == 0, deadline_s)
         self._fail_everything(ShuttingDown("the server stopped before this request was answered"))
         self.member.drain()
-        if not await self._wait_until(lambda: self.member.is_gone, self._loop.time() + 5.0):
+        if not await self._wait_until(lambda: self.member.is_gone, self._clock.now_s() + 5.0):
             self.member.kill("still running after the grace period")
-            await self._wait_until(lambda: self.member.is_gone, self._loop.time() + 5.0)
+            await self._wait_until(lambda: self.member.is_gone, self._clock.now_s() + 5.0)
         self.member.forget()
         self.state = ServiceState.STOPPED
         if self._deadline_timer is not None:
@@ -148,7 +162,7 @@ class Service:
 
     async def _wait_until(self, condition: Any, deadline_s: float) -> bool:
         while not condition():
-            left_s = deadline_s - self._loop.time()
+            left_s = deadline_s - self._clock.now_s()
             if left_s <= 0:
                 return False
             self._changed.clear()
@@ -175,7 +189,7 @@ class Service:
         Raises `RequestError` (queue full, not ready, too many items, …) and then keeps nothing.
         """
         self._check_admission(n_items)
-        request = Request(n_items, layout, sink, context, self._loop.time())
+        request = Request(n_items, layout, sink, context, self._clock.now_s())
         extent = self.arena.pool(layout.lane, layout.row_bytes).reserve(n_items)
         if extent is None:
             raise self._refused(QueueFull(f"the item memory of model {self.name!r} is full; try again later"))
@@ -203,7 +217,7 @@ class Service:
         extent = self.arena.pool(RAGGED, (1,)).reserve(max(total, ALIGNMENT))
         if extent is None:
             raise self._refused(QueueFull(f"the item memory of model {self.name!r} is full; try again later"))
-        request = Request(len(items), layout, sink, context, self._loop.time())
+        request = Request(len(items), layout, sink, context, self._clock.now_s())
         request.extent = extent
         at = extent.starts[0] + extent.rows - max(total, ALIGNMENT)
         request.item_spans = []
@@ -275,7 +289,7 @@ class Service:
                 self._answer(request, whole[0], [(request.n_items, *tail) for tail in whole[1]])
 
     def _answer(self, request: Request, outputs: list[Buffer], shapes: list[tuple[int, ...]]) -> None:
-        now_s = self._loop.time()
+        now_s = self._clock.now_s()
         self.statistics.count_answer(request.n_items, now_s - request.arrived_s)
         self.statistics.last_answer_s = now_s
         self._end(request)
@@ -288,7 +302,7 @@ class Service:
     def fail(self, request: Request, error: RequestError) -> None:
         """End a request with an error, wherever it is."""
         if not request.ended:
-            self.statistics.count_failure(error.code, self._loop.time() - request.arrived_s)
+            self.statistics.count_failure(error.code, self._clock.now_s() - request.arrived_s)
             self._end(request)
             request.sink.failed(request, error)
 
@@ -331,7 +345,7 @@ class Service:
 
     def _deadlines_passed(self) -> None:
         self._deadline_timer = None
-        now_s = self._loop.time()
+        now_s = self._clock.now_s()
         while self._deadlines and (self._deadlines[0][2].ended or self._deadlines[0][0] <= now_s):
             _, _, request = heapq.heappop(self._deadlines)
             self.fail(request, DeadlineExceeded("the request's deadline passed before its answer was there"))

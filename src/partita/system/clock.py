@@ -11,3 +11,7 @@ class SystemClock:
     def now_s(self) -> float:
         """Seconds on a clock that never goes backwards; its zero means nothing."""
         return time.monotonic()
+
+    def wall_s(self) -> float:
+        """Seconds since 1970, for showing to people; may jump."""
+        return time.time()

@@ -1,0 +1,88 @@
+"""A bridge from a connection to an ASGI application, for everything that is not the request path."""
+
+import asyncio
+import logging
+from typing import Any
+
+from starlette.types import ASGIApp, Message
+
+from partita.protocols.http.connection import Connection
+from partita.protocols.http.heads import RequestHead
+from partita.protocols.http.responses import error_response, response_head
+
+log = logging.getLogger(__name__)
+
+
+class AsgiBridge:
+    """Runs one application call per request and sends what it answered as one response."""
+
+    def __init__(self, app: ASGIApp, loop: asyncio.AbstractEventLoop) -> None:
+        self._app = app
+        self._loop = loop
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def handle(self, connection: Connection, head: RequestHead, data: bytes, start: int) -> None:
+        """Start the application on a request whose body is ``data[start:]``."""
+        task = self._loop.create_task(self._run(connection, head, data[start:]))
+        connection.pending = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def abandoned(self, connection: Connection) -> None:
+        """Stop working for a client that is gone."""
+        if isinstance(connection.pending, asyncio.Task):
+            connection.pending.cancel()
+
+    async def close(self) -> None:
+        """Cancel what still runs."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _run(self, connection: Connection, head: RequestHead, body: bytes) -> None:
+        received = False
+        start: Message = {"status": 500, "headers": []}
+        parts: list[bytes] = []
+
+        async def receive() -> Message:
+            nonlocal received
+            if received:
+                await asyncio.Event().wait()  # the client is there until `abandoned` cancels us
+            received = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start":
+                start = message
+            elif message["type"] == "http.response.body":
+                parts.append(bytes(message.get("body", b"")))
+
+        try:
+            await self._app(_scope(connection, head), receive, send)
+        except Exception:
+            log.exception("%s %s failed", head.method, head.path)
+            connection.respond(error_response(500, "internal error", close=False))
+            return
+        content = b"".join(parts)
+        headers = [(k, v) for k, v in start["headers"] if k.lower() != b"content-length"]
+        text = response_head(start["status"], headers, len(content))
+        connection.respond(text if head.method == "HEAD" else text + content)
+
+
+def _scope(connection: Connection, head: RequestHead) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": head.http_version,
+        "method": head.method,
+        "scheme": "http",
+        "path": head.path,
+        "raw_path": head.raw_path,
+        "query_string": head.query,
+        "root_path": "",
+        "headers": list(head.headers),
+        "client": connection.transport.get_extra_info("peername"),
+        "server": connection.transport.get_extra_info("sockname"),
+        "state": {},
+    }

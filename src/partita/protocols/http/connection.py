@@ -1,0 +1,251 @@
+"""One client connection: frames requests, answers them in order, and keeps to the limits."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from partita.core.errors import InvalidRequest, PayloadTooLarge
+from partita.protocols.http.chunked import ChunkedBody
+from partita.protocols.http.heads import RequestHead
+from partita.protocols.http.responses import CONTINUE, error_response
+
+if TYPE_CHECKING:
+    from partita.protocols.http.listener import Listener
+
+WRITE_BUFFER_BYTES = 1 << 20
+"""Unsent bytes above which nothing more is read from the client."""
+
+
+class Connection(asyncio.Protocol):
+    """Reads one request at a time; bytes of the next ones wait until it is answered.
+
+    A handler takes the request in `Handler.handle` and calls `respond` once, then or later. If the client
+    goes away first, `Handler.abandoned` is called instead.
+    """
+
+    __slots__ = (
+        "_buffer", "_chunked", "_listener", "_missing", "_parts", "_reading", "_writing",
+        "head", "is_busy", "is_closing", "pending", "since_tick", "transport",
+    )  # fmt: skip
+
+    def __init__(self, listener: "Listener") -> None:
+        self._listener = listener
+        self._buffer = b""
+        self._parts: list[bytes] = []
+        self._missing = 0
+        self._chunked: ChunkedBody | None = None
+        self._reading = True
+        self._writing = True
+        self.head: RequestHead | None = None
+        """Head of the request that is being read or answered."""
+        self.is_busy = False
+        """Whether a request is with its handler."""
+        self.is_closing = False
+        self.pending: Any = None
+        """The handler's own, for `Handler.abandoned`."""
+        self.since_tick = 0
+        """Listener's tick of the last progress."""
+
+    # --- asyncio.Protocol -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Admit the connection, or refuse it over the limit."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.since_tick = self._listener.tick
+        if not self._listener.admit(self):
+            limit = self._listener.limits.max_connections
+            self.transport.write(error_response(503, f"more than max_connections = {limit} connections"))
+            self._close()
+            return
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Tell the handler that nobody waits any more."""
+        self.is_closing = True
+        self._buffer = b""
+        self._parts = []
+        self._listener.forget(self)
+        if self.is_busy:
+            self.is_busy = False
+            self._listener.handler.abandoned(self)
+
+    def eof_received(self) -> bool:
+        """A client that has sent all it wants still gets its answer."""
+        return self.is_busy
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly: read no more from it."""
+        self._writing = False
+        self._pause_reading()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._writing = True
+        self._listener.loop.call_soon(self._continue)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; hands every complete request on."""
+        self.since_tick = self._listener.tick
+        if self.is_busy or not self._writing:
+            self._buffer += data
+            if len(self._buffer) > WRITE_BUFFER_BYTES:
+                self._pause_reading()
+        elif self.is_closing:
+            return
+        elif self.head is not None:
+            self._more_body(data)
+        elif self._buffer:
+            self._buffer, data = b"", self._buffer + data
+            self._begin(data)
+        else:
+            self._begin(data)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def _begin(self, data: bytes) -> None:
+        """Data begins with a request's head."""
+        end = data.find(b"\r\n\r\n")
+        limits = self._listener.limits
+        if end < 0 or end > limits.max_header_bytes:
+            self._incomplete_head(data)
+            return
+        start = end + 4
+        try:
+            head = self._listener.heads.head(data[:start])
+        except InvalidRequest as error:
+            self._refuse(400, str(error))
+            return
+        length = head.content_length
+        if length > limits.max_body_bytes:
+            self._refuse(413, f"the body of {length} bytes is over max_body_bytes = {limits.max_body_bytes}")
+            return
+        self.head = head
+        have = len(data) - start
+        if 0 <= length <= have:
+            if have > length:
+                self._buffer = data[start + length :]
+                data = data[: start + length]
+            self.is_busy = True
+            self._listener.handler.handle(self, head, data, start)
+            return
+        if head.expects_continue:
+            self.transport.write(CONTINUE)
+        if length < 0:
+            self._chunked = ChunkedBody(max_bytes=limits.max_body_bytes)
+            self._more_body(data[start:])
+        else:
+            self._parts = [data[start:]]
+            self._missing = length - have
+
+    def _incomplete_head(self, data: bytes) -> None:
+        limit = self._listener.limits.max_header_bytes
+        if len(data) > limit:
+            self._refuse(431, f"the request's head is over max_header_bytes = {limit}")
+            return
+        stripped = data.lstrip(b"\r\n") if data[:1] in b"\r\n" else data
+        self._buffer = stripped
+
+    def _more_body(self, data: bytes) -> None:
+        if self._chunked is not None:
+            self._more_chunks(data)
+            return
+        missing = self._missing - len(data)
+        if missing > 0:
+            self._parts.append(data)
+            self._missing = missing
+            return
+        if missing < 0:
+            self._buffer = data[missing:]
+            data = data[:missing]
+        self._parts.append(data)
+        parts, self._parts, self._missing = self._parts, [], 0
+        self._hand_over(b"".join(parts))
+
+    def _more_chunks(self, data: bytes) -> None:
+        assert self._chunked is not None
+        try:
+            rest = self._chunked.feed(data)
+        except PayloadTooLarge as error:
+            self._refuse(413, str(error))
+            return
+        except InvalidRequest as error:
+            self._refuse(400, str(error))
+            return
+        if self._chunked.is_complete:
+            body = b"".join(self._chunked.parts)
+            self._chunked = None
+            self._buffer = rest
+            self._hand_over(body)
+
+    def _hand_over(self, body: bytes) -> None:
+        assert self.head is not None
+        self.is_busy = True
+        self._listener.handler.handle(self, self.head, body, 0)
+
+    def _pause_reading(self) -> None:
+        if self._reading and not self.is_closing:
+            self._reading = False
+            self.transport.pause_reading()
+
+    # --- answering --------------------------------------------------------------------------------
+
+    def respond(self, response: bytes) -> None:
+        """Send the one response to the request at hand, then read on (or close, as the head said)."""
+        if not self.is_busy:
+            return
+        self.is_busy = False
+        self.pending = None
+        head, self.head = self.head, None
+        self.since_tick = self._listener.tick
+        self.transport.write(response)
+        if head is None or not head.keep_alive or self._listener.is_draining:
+            self._close()
+        elif self._buffer or not self._reading:
+            self._listener.loop.call_soon(self._continue)
+
+    def _continue(self) -> None:
+        if self.is_closing or self.is_busy or not self._writing or self.head is not None:
+            return
+        if not self._reading:
+            self._reading = True
+            self.transport.resume_reading()
+        if self._buffer:
+            data, self._buffer = self._buffer, b""
+            self._begin(data)
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what cannot be handed on, and close: where the next request begins is not known."""
+        self._listener.count_refusal(status)
+        self.transport.write(error_response(status, message))
+        self._close()
+
+    def _close(self) -> None:
+        if not self.is_closing:
+            self.is_closing = True
+            self.transport.close()
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def check_time(self, tick: int) -> None:
+        """Cut a client that makes no progress; called once a tick (one second)."""
+        limits = self._listener.limits
+        waited = tick - self.since_tick
+        if self.is_closing or not self._writing:
+            if waited > limits.body_timeout_s:
+                self.transport.abort()
+        elif self.is_busy:
+            return
+        elif self.head is not None:
+            if waited > limits.body_timeout_s:
+                self._refuse(
+                    408, f"no progress with the body within body_timeout_s = {limits.body_timeout_s:g}"
+                )
+        elif self._buffer:
+            if waited > limits.header_timeout_s:
+                self._refuse(408, f"no head within header_timeout_s = {limits.header_timeout_s:g}")
+        elif waited > limits.idle_timeout_s:
+            self._close()
+
+    def shut_down(self) -> None:
+        """Close as soon as the request at hand is answered."""
+        if not self.is_busy and self.head is None and not self._buffer:
+            self._close()

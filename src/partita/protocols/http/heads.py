@@ -1,0 +1,142 @@
+"""Request heads: parsed by httptools, remembered by their bytes.
+
+What a head means is a function of its bytes alone, and keep-alive clients send the same bytes again and
+again. So a parsed head is kept under its bytes and found again without parsing
+(docs/decisions/0001-request-heads-are-remembered.md).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import httptools
+
+from partita.core.errors import InvalidRequest
+
+MEMO_ENTRIES = 2048
+MEMO_HEAD_BYTES = 2048
+"""A longer head is parsed each time: it is not the hot path, and must not fill the memory."""
+
+
+class MalformedHead(InvalidRequest):
+    """The bytes are not the head of an HTTP/1.1 request."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """One parsed head. Header names are lower case."""
+
+    method: str
+    path: str
+    query: bytes
+    raw_path: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    keep_alive: bool
+    http_version: str
+    content_length: int
+    """Bytes of the body; 0 where there is none, −1 where it comes in chunks."""
+    expects_continue: bool
+    inference_header_length: int | None
+    """``Inference-Header-Content-Length``; None = the body is all JSON."""
+    content_encoding: str
+    accepts_gzip: bool
+
+    def header(self, name: bytes) -> bytes | None:
+        """Return the first header of this lower-case name."""
+        return next((value for key, value in self.headers if key == name), None)
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.is_complete = False
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.is_complete = True
+
+
+def parse_head(data: bytes) -> RequestHead:
+    """Parse a head that ends in its empty line; raises `MalformedHead`."""
+    collector = _Collector()
+    parser = httptools.HttpRequestParser(collector)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade:
+        pass  # an offer to upgrade may be ignored (RFC 9110 §7.8): the request is answered as it is
+    except httptools.HttpParserError as error:
+        raise MalformedHead(f"not an HTTP/1.1 request: {error}") from None
+    if not collector.is_complete:
+        raise MalformedHead("not an HTTP/1.1 request: the head ends early")
+    return _head(parser, collector)
+
+
+def _head(parser: Any, collector: _Collector) -> RequestHead:
+    headers: dict[bytes, bytes] = {}
+    for name, value in collector.headers:
+        if name == b"content-length" and headers.get(name, value) != value:
+            raise MalformedHead("two different Content-Length headers")
+        headers.setdefault(name, value)
+    coding = headers.get(b"transfer-encoding", b"").strip().lower()
+    if coding not in (b"", b"chunked"):
+        raise MalformedHead(f"transfer encoding {coding.decode('latin-1')!r} is not supported; use chunked")
+    if coding and b"content-length" in headers:
+        raise MalformedHead("both Content-Length and Transfer-Encoding")
+    url = httptools.parse_url(collector.url)
+    path = url.path or b"/"
+    return RequestHead(
+        method=parser.get_method().decode("ascii"),
+        path=_unquoted(path),
+        query=url.query or b"",
+        raw_path=path,
+        headers=tuple(collector.headers),
+        keep_alive=parser.should_keep_alive(),
+        http_version=parser.get_http_version(),
+        content_length=-1 if coding else _number(headers, b"content-length") or 0,
+        expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
+        inference_header_length=_number(headers, b"inference-header-content-length"),
+        content_encoding=headers.get(b"content-encoding", b"").decode("latin-1").strip().lower(),
+        accepts_gzip=b"gzip" in headers.get(b"accept-encoding", b""),
+    )
+
+
+def _unquoted(path: bytes) -> str:
+    if b"%" not in path:
+        return path.decode("latin-1")
+    from urllib.parse import unquote_to_bytes
+
+    return unquote_to_bytes(path).decode("utf-8", "replace")
+
+
+def _number(headers: dict[bytes, bytes], name: bytes) -> int | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    if not value.isdigit() or len(value) > 18:
+        raise MalformedHead(f"{name.decode()} must be a number, not {value[:40].decode('latin-1')!r}")
+    return int(value)
+
+
+class HeadMemo:
+    """Parsed heads by their bytes, bounded."""
+
+    __slots__ = ("_heads",)
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, RequestHead] = {}
+
+    def head(self, data: bytes) -> RequestHead:
+        """Return the parsed head; raises `MalformedHead`."""
+        head = self._heads.get(data)
+        if head is None:
+            head = parse_head(data)
+            if len(data) <= MEMO_HEAD_BYTES:
+                if len(self._heads) >= MEMO_ENTRIES:
+                    self._heads.clear()
+                self._heads[data] = head
+        return head

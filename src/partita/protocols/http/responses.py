@@ -1,0 +1,33 @@
+"""Responses as bytes."""
+
+from collections.abc import Iterable
+from http import HTTPStatus
+
+import msgspec
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("ascii") for status in HTTPStatus
+}
+
+
+def response_head(status: int, headers: Iterable[tuple[bytes, bytes]], length: int) -> bytes:
+    """Return the status line and headers, with Content-Length and the empty line that ends them."""
+    line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+    fields = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+    return line + fields + b"content-length: %d\r\n\r\n" % length
+
+
+def json_response(status: int, document: object, *, close: bool = False) -> bytes:
+    """Return a whole response with a JSON body."""
+    body = msgspec.json.encode(document)
+    headers = [(b"content-type", b"application/json")]
+    if close:
+        headers.append((b"connection", b"close"))
+    return response_head(status, headers, len(body)) + body
+
+
+def error_response(status: int, message: str, *, close: bool = True) -> bytes:
+    """Return an error as the Open Inference Protocol shapes it: ``{"error": "..."}``."""
+    return json_response(status, {"error": message}, close=close)

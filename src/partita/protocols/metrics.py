@@ -1,0 +1,134 @@
+"""Prometheus metrics, made from the engine's counters when they are asked for, off the request path."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from partita.engine.engine import Engine
+from partita.engine.service import Service
+from partita.engine.statistics import LATENCY_BOUNDS_S
+
+_LABELS = ("model", "version")
+
+
+class EngineCollector:
+    """Collects all services' counters at scrape time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield every metric family."""
+        services = list(self._engine.services.values())
+        yield from _requests(services)
+        yield from _batches(services)
+        yield from _gauges(services)
+        yield _latency(services)
+
+
+def _key(service: Service) -> tuple[str, str]:
+    return service.name, service.version
+
+
+def _requests(services: list[Service]) -> Iterable[Metric]:
+    requests = CounterMetricFamily(
+        "partita_requests",
+        "Requests by outcome: ok, cancelled or an error code.",
+        labels=(*_LABELS, "outcome"),
+    )
+    refused = CounterMetricFamily(
+        "partita_refusals", "Requests that were never accepted, by error code.", labels=(*_LABELS, "code")
+    )
+    items = CounterMetricFamily("partita_items", "Items answered.", labels=_LABELS)
+    for service in services:
+        counts = service.statistics
+        outcomes = {"ok": counts.answered, "cancelled": counts.cancelled, **counts.failed}
+        for outcome, value in outcomes.items():
+            requests.add_metric((*_key(service), outcome), value)
+        for code, value in counts.refused.items():
+            refused.add_metric((*_key(service), code), value)
+        items.add_metric(_key(service), counts.answered_items)
+    yield from (requests, refused, items)
+
+
+def _batches(services: list[Service]) -> Iterable[Metric]:
+    batches = CounterMetricFamily("partita_batches", "Batches executed, by size.", labels=(*_LABELS, "items"))
+    queue = CounterMetricFamily("partita_queue_seconds", "Time that requests waited, summed.", labels=_LABELS)
+    infer = CounterMetricFamily("partita_infer_seconds", "Time in the runtime, summed.", labels=_LABELS)
+    other = CounterMetricFamily(
+        "partita_worker_overhead_seconds", "Time in workers outside the runtime, summed.", labels=_LABELS
+    )
+    deaths = CounterMetricFamily("partita_worker_deaths", "Workers that died.", labels=_LABELS)
+    double = CounterMetricFamily(
+        "partita_double_deaths", "Requests that failed after being in two worker deaths.", labels=_LABELS
+    )
+    for service in services:
+        counts, key = service.statistics, _key(service)
+        for size, batch in sorted(counts.by_batch.items()):
+            batches.add_metric((*key, str(size)), batch.executions)
+        queue.add_metric(key, counts.queue_ns / 1e9)
+        infer.add_metric(key, counts.infer_ns / 1e9)
+        other.add_metric(key, counts.overhead_ns / 1e9)
+        deaths.add_metric(key, counts.worker_deaths)
+        double.add_metric(key, counts.double_deaths)
+    yield from (batches, queue, infer, other, deaths, double)
+
+
+def _gauges(services: list[Service]) -> Iterable[Metric]:
+    queued = GaugeMetricFamily("partita_queue_items", "Items waiting now.", labels=_LABELS)
+    flight = GaugeMetricFamily(
+        "partita_requests_in_flight", "Requests accepted and not ended.", labels=_LABELS
+    )
+    ready = GaugeMetricFamily("partita_ready", "1 where the model can answer now.", labels=_LABELS)
+    plan = GaugeMetricFamily(
+        "partita_plan_instances",
+        "Instances of the plan by cores t, items b and micro-batch r.",
+        labels=(*_LABELS, "threads", "batch", "micro_batch"),
+    )
+    restarts = GaugeMetricFamily("partita_worker_restarts", "Restarts of running workers.", labels=_LABELS)
+    for service in services:
+        key = _key(service)
+        queued.add_metric(key, service.member.dispatcher.queue.items)
+        flight.add_metric(key, service.statistics.in_flight())
+        ready.add_metric(key, float(service.is_ready))
+        restarts.add_metric(key, sum(i.life.restarts for i in service.member.instances.values()))
+        if service.plan is not None:
+            for spec, count in service.plan.groups():
+                labels = (*key, str(spec.threads), str(spec.batch), str(spec.micro_batch))
+                plan.add_metric(labels, count)
+    yield from (queued, flight, ready, plan, restarts)
+
+
+def _latency(services: list[Service]) -> Metric:
+    family = HistogramMetricFamily(
+        "partita_request_latency_seconds", "From a complete request to its answer.", labels=_LABELS
+    )
+    for service in services:
+        counts = service.statistics
+        total, buckets = 0, []
+        for bound, count in zip((*LATENCY_BOUNDS_S, float("inf")), counts.latency_counts, strict=True):
+            total += count
+            buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
+        family.add_metric(_key(service), buckets, sum_value=counts.latency_sum_s)
+    return family
+
+
+def metrics_route(engine: Engine) -> Route:
+    """Return ``GET /metrics`` over an engine."""
+    registry = CollectorRegistry()
+    registry.register(EngineCollector(engine))
+
+    async def metrics(request: Request) -> Response:  # noqa: ARG001
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return Route("/metrics", metrics)

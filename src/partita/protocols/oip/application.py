@@ -1,0 +1,162 @@
+"""Everything of the protocol but inference: health, metadata, configuration, statistics, repository index."""
+
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version as package_version
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from partita.core.errors import InvalidRequest, RequestError
+from partita.engine.engine import Engine
+from partita.engine.service import Service, ServiceState
+from partita.protocols.oip.describe import configuration, metadata, statistics
+from partita.protocols.oip.inference import STATUS
+
+EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "parameters", "statistics")
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def json(document: object, status: int = 200) -> Response:
+    """Return a JSON response."""
+    return Response(msgspec.json.encode(document), status, media_type="application/json")
+
+
+class Application:
+    """The endpoints over one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def starlette(self, extra: tuple[Route, ...] = ()) -> Starlette:
+        """Return the ASGI application, with further routes of the same port."""
+        model = "/v2/models/{model}"
+        routes = [
+            Route("/", self.about),
+            Route("/v2", self.server),
+            Route("/v2/health/live", self.live),
+            Route("/v2/health/ready", self.ready),
+            Route("/v2/models/stats", self.all_statistics),
+            *self._model_routes(model),
+            *self._model_routes(model + "/versions/{version}"),
+            Route("/v2/repository/index", self.index, methods=["POST"]),
+            Route("/v1/models/{model}", self.v1_ready),
+            *extra,
+        ]
+        handlers = {RequestError: _request_error, HTTPException: _http_error}
+        return Starlette(routes=routes, exception_handlers=handlers)
+
+    def _model_routes(self, prefix: str) -> list[Route]:
+        return [
+            Route(prefix, self.metadata),
+            Route(prefix + "/ready", self.model_ready),
+            Route(prefix + "/config", self.configuration),
+            Route(prefix + "/stats", self.statistics),
+            Route(prefix + "/infer", self.infer_needs_post),
+        ]
+
+    def _service(self, request: Request) -> Service:
+        return self._engine.service(request.path_params["model"], request.path_params.get("version", ""))
+
+    async def about(self, request: Request) -> Response:  # noqa: ARG002
+        """What this is and where to read on."""
+        return json(
+            {
+                "name": "partita",
+                "version": package_version("partita"),
+                "models": sorted(self._engine.services),
+                "protocol": "Open Inference Protocol (V2) under /v2",
+                "documentation": "README.md and docs/ of the partita distribution; partita --help",
+            }
+        )
+
+    async def server(self, request: Request) -> Response:  # noqa: ARG002
+        """Server metadata."""
+        return json(
+            {"name": "partita", "version": package_version("partita"), "extensions": list(EXTENSIONS)}
+        )
+
+    async def live(self, request: Request) -> Response:  # noqa: ARG002
+        """The head answers, so it lives."""
+        return json({"live": True})
+
+    async def ready(self, request: Request) -> Response:  # noqa: ARG002
+        """Whether every model can answer."""
+        is_ready = self._engine.is_ready
+        return json({"ready": is_ready}, 200 if is_ready else 503)
+
+    async def model_ready(self, request: Request) -> Response:
+        """Whether one model can answer."""
+        service = self._service(request)
+        return json({"name": service.name, "ready": service.is_ready}, 200 if service.is_ready else 503)
+
+    async def v1_ready(self, request: Request) -> Response:
+        """KServe V1's and TorchServe's readiness of one model."""
+        service = self._service(request)
+        return json({"name": service.name, "ready": service.is_ready}, 200 if service.is_ready else 503)
+
+    async def metadata(self, request: Request) -> Response:
+        """Model metadata."""
+        return json(metadata(self._service(request)))
+
+    async def configuration(self, request: Request) -> Response:
+        """Model configuration, in Triton's shape."""
+        return json(configuration(self._service(request)))
+
+    async def statistics(self, request: Request) -> Response:
+        """Statistics of one model."""
+        return json({"model_stats": [statistics(self._service(request))]})
+
+    async def all_statistics(self, request: Request) -> Response:  # noqa: ARG002
+        """Statistics of all models."""
+        services = self._engine.services.values()
+        return json({"model_stats": [statistics(s) for s in services if s.has_signature]})
+
+    async def index(self, request: Request) -> Response:
+        """Repository index; ``{"ready": true}`` lists only the models that can answer."""
+        body = await request.body()
+        try:
+            only_ready = bool(body) and bool(msgspec.json.decode(body, type=dict).get("ready"))
+        except msgspec.DecodeError as error:
+            raise InvalidRequest(f"the body is not a JSON object: {error}") from None
+        entries = [_index_entry(service) for service in self._engine.services.values()]
+        return json([e for e in entries if not only_ready or e["state"] == "READY"])
+
+    async def infer_needs_post(self, request: Request) -> Response:
+        """Inference by any method but POST."""
+        self._service(request)
+        raise HTTPException(405, headers={"Allow": "POST"})
+
+
+def _index_entry(service: Service) -> dict[str, str]:
+    states = {
+        ServiceState.READY: "READY",
+        ServiceState.LOADING: "LOADING",
+        ServiceState.DRAINING: "UNLOADING",
+    }
+    return {
+        "name": service.name,
+        "version": service.version,
+        "state": states.get(service.state, "UNAVAILABLE"),
+        "reason": service.failure or "",
+    }
+
+
+async def _request_error(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    assert isinstance(error, RequestError)
+    return json({"error": str(error)}, STATUS.get(error.code, 500))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    texts = {
+        404: "Not Found",
+        405: f"method {request.method} is not allowed for {request.url.path}",
+    }
+    response = json({"error": texts.get(error.status_code, error.detail)}, error.status_code)
+    response.headers.update(error.headers or {})
+    return response

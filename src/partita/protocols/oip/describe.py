@@ -1,0 +1,114 @@
+"""A service as the protocol's documents: metadata, configuration, statistics."""
+
+from typing import Any
+
+from partita.core.tensors import DYNAMIC, TensorSpec
+from partita.engine.service import Service
+
+_CONFIG_TYPES = {"BYTES": "TYPE_STRING"}
+
+
+def metadata(service: Service) -> dict[str, Any]:
+    """Return the model metadata response; raises `ModelUnavailable` before the model is loaded."""
+    signature = service.signature
+    return {
+        "name": service.name,
+        "versions": [service.version],
+        "platform": _platform(service),
+        "inputs": [_tensor(spec, signature.batched) for spec in signature.inputs],
+        "outputs": [_tensor(spec, signature.batched) for spec in signature.outputs],
+    }
+
+
+def _platform(service: Service) -> str:
+    runtime = service.member.launch.runtime
+    return "onnxruntime_onnx" if runtime == "onnxruntime" else runtime
+
+
+def _tensor(spec: TensorSpec, batched: bool) -> dict[str, Any]:
+    shape = [DYNAMIC, *spec.shape] if batched else list(spec.shape)
+    return {"name": spec.name, "datatype": spec.datatype.value, "shape": shape}
+
+
+def configuration(service: Service) -> dict[str, Any]:
+    """Return the model configuration in Triton's shape, as far as it has a meaning here."""
+    signature = service.signature
+    plan = service.plan
+    assert plan is not None
+    rules = service.settings.rules
+    return {
+        "name": service.name,
+        "platform": _platform(service),
+        "backend": service.member.launch.runtime,
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": rules.max_queue_items if signature.batched else 0,
+        "input": [_config_tensor(spec) for spec in signature.inputs],
+        "output": [_config_tensor(spec) for spec in signature.outputs],
+        "instance_group": [
+            {
+                "name": f"{service.name}_{index}",
+                "kind": "KIND_CPU",
+                "count": count,
+                "threads": spec.threads,
+                "batch": spec.batch,
+                "micro_batch": spec.micro_batch,
+            }
+            for index, (spec, count) in enumerate(plan.groups())
+        ],
+        "dynamic_batching": {
+            "preferred_batch_size": sorted({i.micro_batch for i in plan.instances}),
+            "max_queue_delay_microseconds": int(rules.batch_timeout_s * 1e6),
+        },
+        "model_transaction_policy": {"decoupled": False},
+        "response_cache": {"enable": False},
+    }
+
+
+def _config_tensor(spec: TensorSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "data_type": _CONFIG_TYPES.get(spec.datatype.value, f"TYPE_{spec.datatype.value}"),
+        "dims": list(spec.shape),
+    }
+
+
+def statistics(service: Service) -> dict[str, Any]:
+    """Return one entry of ``model_stats``, every key present; the counts since the model was started."""
+    counts = service.statistics
+    infer = counts.infer_ns
+    return {
+        "name": service.name,
+        "version": service.version,
+        "last_inference": service.last_inference_ms(),
+        "inference_count": counts.answered_items,
+        "execution_count": counts.executions,
+        "inference_stats": {
+            "success": _duration(counts.answered, int(counts.latency_sum_s * 1e9)),
+            "fail": _duration(counts.failures, counts.fail_ns),
+            "queue": _duration(counts.answered, counts.queue_ns),
+            "compute_input": _duration(counts.answered, counts.overhead_ns),
+            "compute_infer": _duration(counts.answered, infer),
+            "compute_output": _duration(counts.answered, 0),
+            "cache_hit": _duration(0, 0),
+            "cache_miss": _duration(0, 0),
+        },
+        "response_stats": {},
+        "batch_stats": [
+            {
+                "batch_size": size,
+                "compute_input": _duration(batch.executions, batch.overhead_ns),
+                "compute_infer": _duration(batch.executions, batch.infer_ns),
+                "compute_output": _duration(batch.executions, 0),
+            }
+            for size, batch in sorted(counts.by_batch.items())
+        ],
+        "memory_usage": [
+            {"type": "CPU", "id": instance.number, "byte_size": instance.ready.resident_bytes}
+            for instance in service.member.instances.values()
+            if instance.ready is not None
+        ],
+    }
+
+
+def _duration(count: int, ns: int) -> dict[str, int]:
+    return {"count": count, "ns": ns}

@@ -1,0 +1,231 @@
+"""The request path: from a complete HTTP request to the engine, and from its answer to bytes."""
+
+import zlib
+from itertools import pairwise
+from typing import Any
+
+from partita.core.errors import (
+    InvalidRequest,
+    PayloadTooLarge,
+    RequestError,
+)
+from partita.core.tensors import DataType
+from partita.engine.engine import Engine
+from partita.engine.request import Buffer, Request
+from partita.engine.service import Service
+from partita.protocols.http.connection import Connection
+from partita.protocols.http.heads import RequestHead
+from partita.protocols.http.responses import error_response
+from partita.protocols.oip.documents import InferRequest, InputTensor, parse_infer_request
+from partita.protocols.oip.replies import Replies
+from partita.protocols.oip.templates import Template, make_template
+from partita.protocols.oip.tensors import element_ends, pack_json
+
+STATUS = {
+    "invalid_request": 400,
+    "invalid_input": 400,
+    "payload_too_large": 413,
+    "model_not_found": 404,
+    "model_unavailable": 503,
+    "queue_full": 503,
+    "shutting_down": 503,
+    "deadline_exceeded": 504,
+    "cancelled": 499,
+    "inference_failed": 500,
+    "worker_died": 500,
+}
+"""HTTP status of each error code; 500 for any other."""
+
+MEMO_ENTRIES = 512
+MEMO_TEXT_BYTES = 4096
+
+
+class ServiceMemo:
+    """What this protocol derived from one service's signature."""
+
+    __slots__ = ("replies", "templates")
+
+    def __init__(self, service: Service) -> None:
+        self.replies = Replies(service.name, service.version, service.signature)
+        self.templates: dict[bytes, Template] = {}
+
+
+class Inference:
+    """Submits inference requests and answers their connections. The engine's `Sink` for them."""
+
+    def __init__(self, engine: Engine, *, max_body_bytes: int) -> None:
+        self._engine = engine
+        self._max_body_bytes = max_body_bytes
+
+    def infer(
+        self, connection: Connection, head: RequestHead, model: str, version: str, data: bytes, start: int
+    ) -> None:
+        """Take a request whose body is ``data[start:]``; every failure is answered."""
+        try:
+            service = self._engine.service(model, version)
+            self._submit(service, connection, head, data, start)
+        except RequestError as error:
+            connection.respond(_error(error))
+
+    def _submit(
+        self, service: Service, connection: Connection, head: RequestHead, data: bytes, start: int
+    ) -> None:
+        memo = service.memo.get("oip")
+        if memo is None:
+            memo = service.memo["oip"] = ServiceMemo(service)
+        if head.content_encoding and head.content_encoding != "identity":
+            data, start = self._decompressed(data, start, head.content_encoding), 0
+        length = head.inference_header_length
+        if length is None:
+            text, binary = data[start:] if start else data, len(data)
+        elif length == 0:
+            self._submit_raw(service, connection, data, start)
+            return
+        else:
+            binary = start + length
+            if binary > len(data):
+                raise InvalidRequest(
+                    f"Inference-Header-Content-Length is {length}, but the body has {len(data) - start} bytes"
+                )
+            text = data[start:binary]
+        template = memo.templates.get(text)
+        if template is None:
+            request = parse_infer_request(text)
+            template = make_template(request, service.signature)
+            if not template.is_all_binary:
+                self._submit_json(service, connection, request, template, data, binary)
+                return
+            if not template.request_id and len(text) <= MEMO_TEXT_BYTES:
+                if len(memo.templates) >= MEMO_ENTRIES:
+                    memo.templates.clear()
+                memo.templates[text] = template
+        _check_size(len(data) - binary, template.binary_bytes)
+        view = memoryview(data)
+        buffers: list[Buffer] = [view[binary + s[0] : binary + s[1]] for s in template.spans if s is not None]
+        self._enqueue(service, connection, template, buffers)
+
+    def _submit_json(
+        self,
+        service: Service,
+        connection: Connection,
+        request: InferRequest,
+        template: Template,
+        data: bytes,
+        binary: int,
+    ) -> None:
+        given: dict[str, InputTensor] = {tensor.name: tensor for tensor in request.inputs}
+        _check_size(len(data) - binary, template.binary_bytes)
+        buffers: list[Buffer] = []
+        for spec, span in zip(service.signature.inputs, template.spans, strict=True):
+            tensor = given[spec.name]
+            if span is not None:
+                buffers.append(memoryview(data)[binary + span[0] : binary + span[1]])
+            else:
+                buffers.append(pack_json(spec.name, spec.datatype, tensor.shape, tensor.data or []))
+        self._enqueue(service, connection, template, buffers)
+
+    def _submit_raw(self, service: Service, connection: Connection, data: bytes, start: int) -> None:
+        """Raw binary request: the whole body is the one input."""
+        signature = service.signature
+        if len(signature.inputs) != 1 or not (signature.is_static or signature.inputs[0].shape in ((), (1,))):
+            raise InvalidRequest("a raw binary request needs a model with one input of a fixed item shape")
+        spec = signature.inputs[0]
+        size = len(data) - start
+        if spec.datatype is DataType.BYTES:
+            body = size.to_bytes(4, "little") + data[start:]
+            n_items, size = 1, len(body)
+        else:
+            body = data[start:]
+            n_items, rest = divmod(size, spec.item_bytes)
+            if rest or not n_items or (not signature.batched and n_items != 1):
+                raise InvalidRequest(
+                    f"the raw body has {size} bytes, one item of the model has {spec.item_bytes}"
+                )
+        shape = (n_items, *spec.shape) if signature.batched else spec.shape
+        request = parse_infer_request(b'{"inputs":[]}')
+        tensor = InputTensor(spec.name, spec.datatype.value, shape, data=[])
+        request = InferRequest(inputs=(tensor,), parameters=request.parameters)
+        template = make_template(request, signature, default_binary=True)
+        self._enqueue(service, connection, template, [body])
+
+    def _enqueue(
+        self, service: Service, connection: Connection, template: Template, buffers: list[Buffer]
+    ) -> None:
+        context = (connection, template, service)
+        if template.layout.is_ragged:
+            items = _items(service, template, buffers)
+            connection.pending = service.submit_ragged(
+                items, template.layout, self, context, template.deadline_s
+            )
+        else:
+            connection.pending = service.submit(
+                buffers, template.n_items, template.layout, self, context, template.deadline_s
+            )
+
+    def _decompressed(self, data: bytes, start: int, encoding: str) -> bytes:
+        if encoding not in ("gzip", "deflate"):
+            raise InvalidRequest(f"content encoding {encoding!r} is not supported; use gzip or deflate")
+        unpacker = zlib.decompressobj(wbits=31 if encoding == "gzip" else 15)
+        try:
+            body = unpacker.decompress(data[start:], self._max_body_bytes + 1)
+        except zlib.error as error:
+            raise InvalidRequest(f"the body is not {encoding}: {error}") from None
+        if len(body) > self._max_body_bytes:
+            raise PayloadTooLarge(f"the decompressed body is over max_body_bytes = {self._max_body_bytes}")
+        if not unpacker.eof:
+            raise InvalidRequest(f"the {encoding} body ends early")
+        return body
+
+    # --- Sink -------------------------------------------------------------------------------------
+
+    def answered(self, request: Request, outputs: list[Buffer], shapes: list[tuple[int, ...]]) -> None:
+        """Write the response straight from the worker's memory."""
+        connection, template, service = request.context
+        head = connection.head
+        try:
+            response = service.memo["oip"].replies.response(
+                template, outputs, shapes, gzip=head is not None and head.accepts_gzip
+            )
+        except RequestError as error:
+            response = _error(error)
+        connection.respond(response)
+
+    def failed(self, request: Request, error: RequestError) -> None:
+        """Answer with the error."""
+        request.context[0].respond(_error(error))
+
+    def abandoned(self, connection: Connection) -> None:
+        """The client is gone: cancel its request."""
+        request: Any = connection.pending
+        if request is not None:
+            request.context[2].cancel(request)
+
+
+def _check_size(have: int, said: int) -> None:
+    if have != said:
+        raise InvalidRequest(f"the body has {have} bytes of tensor data, its inputs say {said}")
+
+
+def _error(error: RequestError) -> bytes:
+    status = STATUS.get(error.code, 500)
+    return error_response(status, str(error), close=False)
+
+
+def _items(service: Service, template: Template, buffers: list[Buffer]) -> list[list[Buffer]]:
+    """Of each item, the bytes of each input."""
+    columns: list[list[Buffer]] = []
+    n = template.n_items
+    for spec, shape, buffer in zip(service.signature.inputs, template.shapes, buffers, strict=True):
+        count = 1
+        for size in shape[1:] if service.signature.batched else shape:
+            count *= size
+        view = memoryview(buffer)
+        if spec.datatype is DataType.BYTES:
+            ends = [0, *element_ends(spec.name, view, n * count)][:: max(count, 1)]
+            if not count:
+                ends = [0] * (n + 1)
+            columns.append([view[a:b] for a, b in pairwise(ends)])
+        else:
+            row = count * spec.datatype.item_bytes
+            columns.append([view[k * row : (k + 1) * row] for k in range(n)])
+    return [list(item) for item in zip(*columns, strict=True)]
