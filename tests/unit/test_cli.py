@@ -66,7 +66,8 @@ def test_version(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["pla"], "No such command 'pla'"),
+        (["pla"], "No such command 'pla'. Did you mean 'plan'?"),
+        (["zzz"], "No such command 'zzz'."),
         (["plan"], "Missing option"),
         (["plan", "--cores", "1", "--batch", "1"], "give either PATH or --profile"),
         (["plan", "--profile", "x", "--cores", "0", "--batch", "1"], "--cores"),
