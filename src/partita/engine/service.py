@@ -160,6 +160,12 @@ class Service:
             self._deadline_timer.cancel()
         self.arena.close()
 
+    def abandon(self, reason: str) -> None:
+        """Fail what is in hand and end the workers at once; a drain that is under way ends with it."""
+        self._fail_everything(ShuttingDown(f"the server stopped: {reason}"))
+        self.member.kill(reason)
+        self._changed.set()
+
     async def _wait_until(self, condition: Any, deadline_s: float) -> bool:
         while not condition():
             left_s = deadline_s - self._clock.now_s()

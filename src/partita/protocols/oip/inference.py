@@ -153,7 +153,7 @@ class Inference:
     ) -> None:
         context = (connection, template, service)
         if template.layout.is_ragged:
-            items = _items(service, template, buffers)
+            items = split_items(service, template, buffers)
             connection.pending = service.submit_ragged(
                 items, template.layout, self, context, template.deadline_s
             )
@@ -211,7 +211,7 @@ def _error(error: RequestError) -> bytes:
     return error_response(status, str(error), close=False)
 
 
-def _items(service: Service, template: Template, buffers: list[Buffer]) -> list[list[Buffer]]:
+def split_items(service: Service, template: Template, buffers: list[Buffer]) -> list[list[Buffer]]:
     """Of each item, the bytes of each input."""
     columns: list[list[Buffer]] = []
     n = template.n_items

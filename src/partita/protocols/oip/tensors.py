@@ -79,7 +79,7 @@ def element_ends(name: str, data: bytes | memoryview, count: int) -> list[int]:
     return ends
 
 
-def elements(data: bytes | memoryview, count: int) -> Iterator[bytes]:
+def elements(data: bytes | bytearray | memoryview, count: int) -> Iterator[bytes]:
     """Yield the elements of BYTES data that is known to be well-formed."""
     at = 0
     for _ in range(count):

@@ -1,0 +1,163 @@
+"""From a model on disk to what the engine serves: its launch, its limits, and the plan that it gets."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from partita.core.errors import InvalidInput
+from partita.core.plan import InstanceSpec, Plan
+from partita.core.profile import Profile
+from partita.core.tensors import DataType, TensorSpec
+from partita.core.topology import Topology
+from partita.engine.engine import Deployment
+from partita.engine.instance import ModelLaunch
+from partita.engine.service import ServiceSettings
+from partita.machines.dispatcher import BatchingRules, Policy
+from partita.planning.optimizer import Optimizer
+from partita.planning.placement import place
+from partita.settings import InputSettings, InstanceSettings, ServerSettings
+from partita.sources import ModelSource
+from partita.system.cpulists import parse_cpu_list
+from partita.system.cpus import select_cores
+
+Profiler = Callable[[ModelSource, tuple[int, ...]], Profile | None]
+"""Returns the profile of a model on these CPUs, measured now or before; None = plan without one."""
+
+
+def launch_of(source: ModelSource) -> ModelLaunch:
+    """Return what a worker needs to know of a model. Raises `InvalidInput` for a wrong ``inputs`` setting."""
+    settings = source.settings
+    return ModelLaunch(
+        name=source.name,
+        path=source.load_path,
+        runtime=source.runtime,
+        handler=source.load_handler,
+        options=dict(settings.options),
+        inputs=_inputs(settings.inputs, source.name),
+        dimensions=dict(settings.dimensions),
+        load_limit_s=settings.load_limit_s,
+    )
+
+
+def _inputs(inputs: dict[str, InputSettings], model: str) -> tuple[TensorSpec, ...] | None:
+    if not inputs:
+        return None
+    specs = []
+    for name, given in inputs.items():
+        try:
+            datatype = DataType(given.datatype)
+        except ValueError:
+            known = ", ".join(DataType)
+            raise InvalidInput(
+                f"[model.{model}] inputs.{name}: unknown datatype {given.datatype!r}; one of {known}"
+            ) from None
+        specs.append(TensorSpec(name, datatype, tuple(given.shape[1:])))
+    return tuple(specs)
+
+
+def limits_of(source: ModelSource, server: ServerSettings) -> ServiceSettings:
+    """Return a model's limits and batching rules, milliseconds turned into seconds."""
+    settings = source.settings
+    return ServiceSettings(
+        rules=BatchingRules(
+            policy=Policy(settings.policy or server.policy),
+            batch_timeout_s=settings.batch_timeout_s(server.policy),
+            queue_timeout_s=_seconds(settings.queue_timeout_ms),
+            execution_limit_s=settings.execution_limit_s,
+            max_queue_items=settings.queue_size,
+        ),
+        deadline_s=_seconds(settings.deadline_ms),
+        arena_bytes=server.item_memory_bytes,
+    )
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def deployments(
+    sources: Sequence[ModelSource],
+    server: ServerSettings,
+    topology: Topology,
+    profiler: Profiler,
+) -> list[Deployment]:
+    """Plan every model on its share of the cores.
+
+    Several models divide the cores evenly, in order; with fewer cores than models each gets one and
+    shares it with others under the core leases. Raises `InvalidInput` or `NoFeasiblePlan`.
+    """
+    cores = select_cores(topology, None if server.cores is None else str(server.cores))
+    head_cores = set(parse_cpu_list(server.head_cores)) if server.head_cores else set()
+    cores = tuple(core for core in cores if core not in head_cores)
+    if not cores:
+        raise InvalidInput("head_cores leaves no core for the instances; give the head fewer, or raise cores")
+    shares = _divide(cores, len(sources))
+    return [
+        Deployment(
+            name=source.name,
+            version=source.version,
+            launch=launch_of(source),
+            settings=limits_of(source, server),
+            plan=plan_for(source, topology, share, profiler),
+        )
+        for source, share in zip(sources, shares, strict=True)
+    ]
+
+
+def _divide(cores: tuple[int, ...], models: int) -> list[tuple[int, ...]]:
+    if models >= len(cores):
+        return [(cores[index % len(cores)],) for index in range(models)]
+    each, rest = divmod(len(cores), models)
+    shares, at = [], 0
+    for index in range(models):
+        size = each + (index < rest)
+        shares.append(cores[at : at + size])
+        at += size
+    return shares
+
+
+def plan_for(source: ModelSource, topology: Topology, cores: tuple[int, ...], profiler: Profiler) -> Plan:
+    """Return the placed plan of one model: by hand, else from a profile, else the safe one."""
+    settings = source.settings
+    if settings.instances:
+        return place(_by_hand(settings.instances, source), topology, cores=cores)
+    profile = profiler(source, cores)
+    if profile is None or not profile.points:
+        return place(safe_plan(len(cores), source.max_batch), topology, cores=cores)
+    optimizer = Optimizer(profile, sockets=_sockets(topology, cores), max_instance_batch=source.max_batch)
+    if settings.batch is not None:
+        plan = optimizer.plan(len(cores), settings.batch)
+    else:
+        plan = optimizer.robust(len(cores), source.max_batch)
+    return place(plan, topology, cores=cores)
+
+
+def safe_plan(cores: int, max_batch: int) -> Plan:
+    """Return ⟨1, T, b⟩, which any model can be served by without knowing anything of it."""
+    instance = InstanceSpec(threads=cores, batch=max_batch)
+    return Plan(instances=(instance,), cores=cores, batch=max_batch)
+
+
+def _by_hand(instances: Sequence[InstanceSettings], source: ModelSource) -> Plan:
+    specs = []
+    for given in instances:
+        cpus = parse_cpu_list(given.cores) if given.cores is not None else ()
+        threads = len(cpus) or given.threads or 1
+        r = min(given.micro_batch or given.batch, given.batch)
+        full, rest = divmod(given.batch, r)
+        spec = InstanceSpec(
+            threads=threads, batch=given.batch, executions=(r,) * full + ((rest,) if rest else ())
+        )
+        specs.append(replace(spec, cores=cpus) if cpus else spec)
+    if not specs:
+        raise InvalidInput(f"model {source.name!r}: a plan needs at least one instance")
+    return Plan(
+        instances=tuple(specs), cores=sum(s.threads for s in specs), batch=sum(s.batch for s in specs)
+    )
+
+
+def _sockets(topology: Topology, cores: tuple[int, ...]) -> tuple[int, ...]:
+    of = {cpu.cpu: cpu.socket for cpu in topology.cpus}
+    counts: dict[int, int] = {}
+    for core in cores:
+        counts[of[core]] = counts.get(of[core], 0) + 1
+    return tuple(counts[socket] for socket in sorted(counts))

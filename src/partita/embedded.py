@@ -1,0 +1,249 @@
+"""The engine inside another Python program: numpy in, numpy out, no socket needed."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import uvloop
+from numpy.typing import ArrayLike, NDArray
+
+from partita.core.errors import InvalidRequest, PartitaError, RequestError
+from partita.core.tensors import DataType, Signature
+from partita.deploy import deployments
+from partita.engine.request import Buffer, Request
+from partita.engine.service import Service
+from partita.head import Head
+from partita.profiles import saved_or_measured
+from partita.protocols.oip.documents import InferRequest, InputParameters, InputTensor
+from partita.protocols.oip.inference import split_items
+from partita.protocols.oip.templates import Template, make_template
+from partita.protocols.oip.tensors import elements
+from partita.settings import Settings
+from partita.sources import ModelSource, find_all
+from partita.system.cpus import read_topology
+
+Arrays = dict[str, NDArray[Any]]
+T = TypeVar("T")
+
+
+class Server:
+    """Serves models in this process: ``with partita.Server(["model.onnx"], cores=2) as server: ...``.
+
+    `models` are paths (or `ModelSource`s), `cores` a count or a list as ``"0-3"``. With ``http`` set in
+    `settings` and ``ports=True`` the same engine answers over the network as well. A model that has no
+    profile is profiled first unless ``tune="never"``.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[str | PathLike[str] | ModelSource],
+        *,
+        cores: int | str | None = None,
+        tune: str | None = None,
+        settings: Settings | None = None,
+        ports: bool = False,
+    ) -> None:
+        self.settings = (settings or Settings()).with_server(cores=cores, tune=tune)
+        found = [m for m in models if isinstance(m, ModelSource)]
+        paths = tuple(Path(m) for m in models if not isinstance(m, ModelSource))
+        self._sources = [*found, *(find_all(paths, self.settings) if paths else ())]
+        self._ports = ports
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._head: Head | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Plan, start the workers and wait until every model can answer; raises `PartitaError`."""
+        server = self.settings.server
+        planned = deployments(self._sources, server, read_topology(), saved_or_measured(server))
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="partita-head", daemon=True)
+        self._thread.start()
+        self._head = Head(server, self._loop)
+        try:
+            self._call(self._head.start(planned, ports=self._ports))
+        except BaseException:
+            self.stop()
+            raise
+
+    def _run(self) -> None:
+        assert self._loop is not None
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def stop(self) -> None:
+        """Answer what was accepted, then end the workers and the thread; a second time does nothing."""
+        if self._loop is None or self._thread is None:
+            return
+        if self._head is not None:
+            self._call(self._head.stop(self.settings.server.drain_s))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop = self._thread = self._head = None
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    @property
+    def head(self) -> Head:
+        """The running head; raises `RuntimeError` before `start`."""
+        if self._head is None:
+            raise RuntimeError("the server is not running; use it in a with statement, or call start()")
+        return self._head
+
+    def url(self, port: str = "http") -> str:
+        """Return ``http://HOST:PORT`` of an open port."""
+        return f"http://{self.head.ports[port]}"
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def signature(self, model: str) -> Signature:
+        """Return what a model takes and gives."""
+        return self.head.engine.service(model).signature
+
+    def predict(
+        self, model: str, inputs: Mapping[str, ArrayLike] | ArrayLike, *, timeout_s: float | None = None
+    ) -> Arrays:
+        """Run a model on arrays with their batch axis in front; returns its outputs by name.
+
+        A model with one input takes the array itself. BYTES tensors are arrays of `bytes` or `str`; outputs
+        are arrays of `bytes`. Raises `InvalidRequest` for wrong names, dtypes or shapes, else `RequestError`.
+        """
+        return self.submit(model, inputs, timeout_s=timeout_s).result()
+
+    async def apredict(
+        self, model: str, inputs: Mapping[str, ArrayLike] | ArrayLike, *, timeout_s: float | None = None
+    ) -> Arrays:
+        """Run `predict` without blocking the calling loop."""
+        return await asyncio.wrap_future(self.submit(model, inputs, timeout_s=timeout_s))
+
+    def submit(
+        self, model: str, inputs: Mapping[str, ArrayLike] | ArrayLike, *, timeout_s: float | None = None
+    ) -> "Future[Arrays]":
+        """Hand a request in and return at once; cancelling the future cancels the request."""
+        service = self.head.engine.service(model)
+        template, buffers = _prepare(service.signature, inputs)
+        asked = _Asked(service, template, buffers, timeout_s)
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(asked.submit)
+        asked.future.add_done_callback(self._cancel_if_cancelled(asked))
+        return asked.future
+
+    def _cancel_if_cancelled(self, asked: "_Asked") -> Any:
+        def done(future: "Future[Arrays]") -> None:
+            if future.cancelled() and self._loop is not None:
+                self._loop.call_soon_threadsafe(asked.cancel)
+
+        return done
+
+
+class _Asked:
+    """One request of this process; the engine's `Sink` for it."""
+
+    def __init__(
+        self, service: Service, template: Template, buffers: list[Buffer], timeout_s: float | None
+    ) -> None:
+        self.future: Future[Arrays] = Future()
+        self._service = service
+        self._template = template
+        self._buffers = buffers
+        self._timeout_s = timeout_s
+        self._request: Request | None = None
+
+    def submit(self) -> None:
+        template, service = self._template, self._service
+        if self.future.cancelled():
+            return
+        try:
+            if template.layout.is_ragged:
+                items = split_items(service, template, self._buffers)
+                self._request = service.submit_ragged(items, template.layout, self, None, self._timeout_s)
+            else:
+                self._request = service.submit(
+                    self._buffers, template.n_items, template.layout, self, None, self._timeout_s
+                )
+        except RequestError as error:
+            self.failed(None, error)
+
+    def cancel(self) -> None:
+        if self._request is not None:
+            self._service.cancel(self._request)
+
+    def answered(self, request: Request, outputs: list[Buffer], shapes: list[tuple[int, ...]]) -> None:  # noqa: ARG002
+        arrays = {
+            spec.name: _array(spec.datatype, data, shape)
+            for spec, data, shape in zip(self._service.signature.outputs, outputs, shapes, strict=True)
+        }
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_result(arrays)
+
+    def failed(self, request: Request | None, error: PartitaError) -> None:  # noqa: ARG002
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+
+def _array(datatype: DataType, data: Buffer, shape: tuple[int, ...]) -> NDArray[Any]:
+    if datatype is DataType.BYTES:
+        count = int(np.prod(shape))
+        array = np.empty(count, dtype=object)
+        array[:] = list(elements(data, count))
+        return array.reshape(shape)
+    return np.frombuffer(data, datatype.numpy).reshape(shape).copy()
+
+
+def _prepare(
+    signature: Signature, inputs: Mapping[str, ArrayLike] | ArrayLike
+) -> tuple[Template, list[Buffer]]:
+    if not isinstance(inputs, Mapping):
+        if len(signature.inputs) != 1:
+            names = ", ".join(spec.name for spec in signature.inputs)
+            raise InvalidRequest(f"the model has several inputs, give them by name: {names}")
+        inputs = {signature.inputs[0].name: inputs}
+    specs = {spec.name: spec for spec in signature.inputs}
+    tensors: list[InputTensor] = []
+    packed: dict[str, bytes] = {}
+    for name, value in inputs.items():
+        array = np.asarray(value)
+        spec = specs.get(name)
+        datatype = _datatype(name, array, spec.datatype if spec else None)
+        packed[name] = _packed(array, datatype)
+        parameters = InputParameters(binary_data_size=len(packed[name]))
+        tensors.append(InputTensor(name, datatype.value, array.shape, parameters))
+    template = make_template(InferRequest(inputs=tuple(tensors)), signature)
+    return template, [packed[spec.name] for spec in signature.inputs]
+
+
+def _datatype(name: str, array: NDArray[Any], wanted: DataType | None) -> DataType:
+    if wanted is DataType.BF16 and array.dtype == np.uint16:
+        return wanted
+    try:
+        return DataType.of(array.dtype)
+    except KeyError:
+        raise InvalidRequest(f"input {name!r}: dtype {array.dtype} has no datatype here") from None
+
+
+def _packed(array: NDArray[Any], datatype: DataType) -> bytes:
+    if datatype is not DataType.BYTES:
+        return np.ascontiguousarray(array).astype(datatype.numpy, copy=False).tobytes()
+    raws = [v if isinstance(v, bytes) else str(v).encode("utf-8") for v in array.ravel()]
+    return b"".join(len(raw).to_bytes(4, "little") + raw for raw in raws)

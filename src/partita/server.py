@@ -1,0 +1,102 @@
+"""The composition root of ``partita serve``."""
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+import msgspec
+import uvloop
+
+from partita.deploy import deployments
+from partita.embedded import Server
+from partita.engine.engine import Deployment
+from partita.head import Head
+from partita.profiles import saved_or_measured
+from partita.settings import ServerSettings, Settings
+from partita.sources import ModelSource
+from partita.system.cpulists import parse_cpu_list
+from partita.system.cpus import pin, read_topology
+
+log = logging.getLogger("partita")
+
+
+def serve(settings: Settings, sources: Sequence[ModelSource], *, as_json: bool = False) -> int:
+    """Serve until SIGTERM or Ctrl-C; returns the exit code.
+
+    The first signal drains within ``drain_s``, a second one ends at once. With `as_json` one document that
+    names models, plans and ports is printed on stdout as soon as everything can answer.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    server = settings.server
+    topology = read_topology()
+    planned = deployments(sources, server, topology, saved_or_measured(server))
+    if server.head_cores:
+        pin(parse_cpu_list(server.head_cores))
+    for deployment in planned:
+        log.info("%s: plan %s on %s", deployment.name, deployment.plan, topology)
+    return uvloop.run(_serve(server, planned, as_json=as_json))
+
+
+async def _serve(server: ServerSettings, planned: list[Deployment], *, as_json: bool) -> int:
+    loop = asyncio.get_running_loop()
+    head = Head(server, loop)
+    signals = Signals(loop)
+    starting = asyncio.ensure_future(head.start(planned))
+    asked_to_stop = asyncio.ensure_future(signals.first.wait())
+    await asyncio.wait({starting, asked_to_stop}, return_when=asyncio.FIRST_COMPLETED)
+    asked_to_stop.cancel()
+    try:
+        if starting.done():
+            await starting
+            gc.collect()
+            gc.freeze()  # what start-up made lives as long as the server: no collection need walk it
+            _announce(head, planned, as_json=as_json)
+            await signals.first.wait()
+            log.info("draining for at most %g s", server.drain_s)
+        starting.cancel()
+    finally:
+        is_serving = starting.done() and not starting.cancelled() and starting.exception() is None
+        await _stop(head, server.drain_s if is_serving else 0.0, signals)
+    return 0
+
+
+class Signals:
+    """SIGTERM and SIGINT as events: the first asks to drain, the second to end at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._came)
+
+    def _came(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
+
+
+async def _stop(head: Head, grace_s: float, signals: Signals) -> None:
+    stopping = asyncio.ensure_future(head.stop(grace_s))
+    impatient = asyncio.ensure_future(signals.second.wait())
+    await asyncio.wait({stopping, impatient}, return_when=asyncio.FIRST_COMPLETED)
+    if impatient.done():
+        for service in head.engine.services.values():
+            service.abandon("a second signal came")
+    impatient.cancel()
+    await stopping
+
+
+def _announce(head: Head, planned: list[Deployment], *, as_json: bool) -> None:
+    for name, address in head.ports.items():
+        log.info("%s on http://%s", name, address)
+    if as_json:
+        document = {
+            "ports": {name: str(address) for name, address in head.ports.items()},
+            "models": [{"name": d.name, "version": d.version, "plan": str(d.plan)} for d in planned],
+        }
+        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        sys.stdout.flush()
+
+
+__all__ = ["Server", "serve"]
