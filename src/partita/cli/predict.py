@@ -1,0 +1,119 @@
+"""``partita predict``."""
+
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from partita.cli.console import emit_json, progress, say
+from partita.cli.options import FILE, config_option, cores_option, json_option
+from partita.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@click.command(
+    epilog="Example: partita predict model.onnx inputs.npy -o outputs.npy",
+    short_help="Run a model over a file of inputs, offline.",
+)
+@click.argument("path", metavar="PATH", type=FILE)
+@click.argument("inputs", metavar="INPUT.npy", type=FILE)
+@click.option("-o", "--output", type=FILE, required=True, metavar="OUTPUT.npy", help="Where the outputs go.")
+@click.option(
+    "--segment",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    metavar="N",
+    help="Items handed in together.",
+)
+@click.option(
+    "--tune",
+    type=click.Choice(["before", "never"]),
+    help="Profile a model that has no profile? [default: before]",
+)
+@config_option
+@cores_option
+@json_option
+def command(
+    path: Path,
+    inputs: Path,
+    output: Path,
+    segment: int,
+    tune: str | None,
+    config: Path | None,
+    cores: str | None,
+    as_json: bool,
+) -> None:
+    """Run the model at PATH on all items of INPUT and write its outputs.
+
+    INPUT is an .npy array with the items on its first axis, or an .npz with one such array for each input by
+    name. OUTPUT is an .npy for a model with one output, and an .npz with one array for each output by name.
+    """
+    import time
+
+    from partita.embedded import Server
+    from partita.offline import predict_with
+    from partita.settings import default_config, load_settings
+    from partita.sources import find_models
+
+    arrays = _read(inputs)
+    settings = load_settings(config or default_config())
+    sources = find_models(path, settings)
+    if len(sources) != 1:
+        raise InvalidInput(f"{path} holds {len(sources)} models; name one of them")
+    with Server([sources[0]], cores=cores, tune=tune, settings=settings) as server:
+        _check_output(output, [spec.name for spec in server.signature(sources[0].name).outputs])
+        started_s = time.perf_counter()
+        with progress("predicting", None) as advance:
+            outputs = predict_with(
+                server,
+                sources[0].name,
+                arrays,
+                segment=segment,
+                progress=lambda done, total: advance(done, total, f"{done} of {total} items"),
+            )
+        seconds = time.perf_counter() - started_s
+    written = _write(output, outputs)
+    items = len(next(iter(outputs.values())))
+    if as_json:
+        shapes = {name: list(array.shape) for name, array in outputs.items()}
+        emit_json({"output": str(written), "items": items, "seconds": seconds, "outputs": shapes})
+    else:
+        say(f"{items} items in {seconds:.2f} s ({items / seconds:.0f} items/s), written to {written}")
+
+
+def _read(file: Path) -> "NDArray[Any] | dict[str, NDArray[Any]]":
+    """Read an .npy or .npz; raises `InvalidInput`. Pickled objects are refused: they could run code."""
+    import numpy as np
+
+    try:
+        loaded = np.load(file, allow_pickle=False)
+        return loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+    except OSError as error:
+        raise InvalidInput(f"cannot read {file}: {error.strerror or error}") from error
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InvalidInput(f"{file} is no .npy or .npz of plain arrays: {error}") from error
+
+
+def _check_output(file: Path, names: list[str]) -> None:
+    """Raise `InvalidInput` before the work is done if its result could not be written."""
+    if file.suffix not in (".npy", ".npz"):
+        raise InvalidInput(f"-o {file}: write to an .npy, or to an .npz for several outputs")
+    if not file.absolute().parent.is_dir():
+        raise InvalidInput(f"-o {file}: there is no folder {file.absolute().parent}")
+    if len(names) > 1 and file.suffix == ".npy":
+        raise InvalidInput(f"-o {file}: the model has several outputs ({', '.join(names)}); write to an .npz")
+
+
+def _write(file: Path, outputs: "dict[str, NDArray[Any]]") -> Path:
+    import numpy as np
+
+    plain = {name: array.astype("S") if array.dtype == object else array for name, array in outputs.items()}
+    if file.suffix == ".npz":
+        np.savez(file, **plain)  # type: ignore[arg-type]
+        return file
+    np.save(file, next(iter(plain.values())))
+    return file

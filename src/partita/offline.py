@@ -1,0 +1,117 @@
+"""A model over all of a file's items, offline: cut in segments, many in flight, joined in order."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from partita.core.errors import InvalidInput, QueueFull
+from partita.embedded import Server
+from partita.sources import ModelSource
+
+Arrays = dict[str, NDArray[Any]]
+Progress = Callable[[int, int], None]
+"""Called with (items done, items in all) after every segment."""
+
+SEGMENT = 128
+"""Items of a segment; it may be any number, since an instance takes as many as its plan says."""
+_MOST_SEGMENTS = 16
+"""Handed in at once: enough to keep all instances busy, and not all of the input in memory twice."""
+
+
+def predict(
+    model: str | PathLike[str] | ModelSource,
+    inputs: Mapping[str, ArrayLike] | ArrayLike,
+    *,
+    cores: int | str | None = None,
+    tune: str | None = None,
+    segment: int = SEGMENT,
+    progress: Progress | None = None,
+) -> Arrays:
+    """Return the model's outputs by name for all items; first axis of every array: the items.
+
+    A model with one input takes the array itself. Raises `InvalidInput` if the arrays differ in length or
+    are empty, `InvalidRequest` if they do not fit the model, and whatever the model fails with.
+    """
+    with Server([model], cores=cores, tune=tune) as server:
+        (name,) = server.head.engine.services
+        return predict_with(server, name, inputs, segment=segment, progress=progress)
+
+
+def predict_with(
+    server: Server,
+    model: str,
+    inputs: Mapping[str, ArrayLike] | ArrayLike,
+    *,
+    segment: int = SEGMENT,
+    progress: Progress | None = None,
+) -> Arrays:
+    """Return the outputs as `predict` does, from a running server."""
+    signature = server.signature(model)
+    if not isinstance(inputs, Mapping):
+        if len(signature.inputs) != 1:
+            wanted = ", ".join(spec.name for spec in signature.inputs)
+            raise InvalidInput(f"model {model} has several inputs; give them by name: {wanted}")
+        inputs = {signature.inputs[0].name: inputs}
+    arrays = {name: np.asarray(value) for name, value in inputs.items()}
+    total = _length(arrays)
+    queue_items = server.head.engine.service(model).settings.rules.max_queue_items
+    step = min(segment, queue_items) if signature.batched else 1
+    room = max(1, min(_MOST_SEGMENTS, queue_items // step))
+    pieces: list[Arrays] = []
+    done = 0
+    for outputs in _in_order(server, model, _segments(arrays, total, step, batched=signature.batched), room):
+        pieces.append(outputs)
+        done = min(total, done + step)
+        if progress is not None:
+            progress(done, total)
+    join = np.concatenate if signature.batched else np.stack
+    return {name: join([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def _length(arrays: Mapping[str, NDArray[Any]]) -> int:
+    lengths = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(lengths.values())) != 1 or min(lengths.values()) == 0:
+        told = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise InvalidInput(
+            f"all inputs need the same number of items, 1 or more, on their first axis: {told}"
+        )
+    return next(iter(lengths.values()))
+
+
+def _segments(
+    arrays: Mapping[str, NDArray[Any]], total: int, step: int, *, batched: bool
+) -> Iterator[Arrays]:
+    """Yield the arrays' rows [s·step, (s+1)·step), or single items without the axis."""
+    for start in range(0, total, step):
+        rows = slice(start, start + step)
+        yield {name: array[rows] if batched else array[start] for name, array in arrays.items()}
+
+
+def _in_order(server: Server, model: str, segments: Iterator[Arrays], room: int) -> Iterator[Arrays]:
+    """Yield the answers in order, `room` segments handed in at any time."""
+    waiting: deque[tuple[Arrays, Future[Arrays]]] = deque()
+    try:
+        for segment in segments:
+            if len(waiting) >= room:
+                yield _oldest(server, model, waiting)
+            waiting.append((segment, server.submit(model, segment)))
+        while waiting:
+            yield _oldest(server, model, waiting)
+    finally:
+        for _, future in waiting:
+            future.cancel()
+
+
+def _oldest(server: Server, model: str, waiting: "deque[tuple[Arrays, Future[Arrays]]]") -> Arrays:
+    """Return the oldest answer; a segment that found no room is handed in again once the others are done."""
+    segment, future = waiting.popleft()
+    try:
+        return future.result()
+    except QueueFull:
+        wait(other for _, other in waiting)
+        return server.submit(model, segment).result()

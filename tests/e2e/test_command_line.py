@@ -1,0 +1,175 @@
+"""Whole commands as a user runs them, over real workers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from partita.cli.app import run
+from partita.core.errors import InvalidInput, InvalidRequest
+from partita.embedded import Server
+from partita.loadgen import Target
+from partita.offline import predict, predict_with
+from partita.settings import ModelSettings, Settings
+from tests import models
+
+pytestmark = pytest.mark.e2e
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def linear(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.linear(tmp_path_factory.mktemp("models") / "linear.onnx")
+
+
+@pytest.fixture(scope="module")
+def server(linear: Path) -> Iterator[Server]:
+    settings = Settings(model={"linear": ModelSettings(queue_size=64)})
+    with Server([linear], cores=1, tune="never", settings=settings) as running:
+        yield running
+
+
+def _expected(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    weight, bias = models.linear_weights()
+    result: np.ndarray[Any, Any] = x @ weight + bias
+    return result
+
+
+# --- predict --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("items", [1, 16, 17, 1000])
+def test_segments_are_joined_in_order(server: Server, items: int) -> None:
+    x = np.random.default_rng(items).standard_normal((items, 4)).astype(np.float32)
+    seen: list[tuple[int, int]] = []
+    outputs = predict_with(server, "linear", x, segment=16, progress=lambda *args: seen.append(args))
+    np.testing.assert_allclose(outputs["y"], _expected(x), rtol=1e-4, atol=1e-5)
+    assert seen[-1] == (items, items)
+    assert len(seen) == -(-items // 16)
+
+
+def test_a_segment_is_never_larger_than_the_queue(server: Server) -> None:
+    x = np.ones((1000, 4), np.float32)
+    assert len(predict_with(server, "linear", x, segment=10_000)["y"]) == 1000
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error"),
+    [
+        (np.ones((0, 4), np.float32), InvalidInput),
+        ({"x": np.ones((2, 4), np.float32), "z": np.ones((3, 4), np.float32)}, InvalidInput),
+        (np.ones((3, 5), np.float32), InvalidRequest),
+        ({"z": np.ones((3, 4), np.float32)}, InvalidRequest),
+    ],
+)
+def test_inputs_that_do_not_fit(server: Server, inputs: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        predict_with(server, "linear", inputs)
+
+
+def test_predict_starts_its_own_server(linear: Path) -> None:
+    x = np.ones((3, 4), np.float32)
+    np.testing.assert_allclose(predict(linear, x, cores=1, tune="never")["y"], _expected(x), rtol=1e-4)
+
+
+def test_predict_from_file_to_file(linear: Path, tmp_path: Path, capsys: Capture) -> None:
+    x = np.random.default_rng(0).standard_normal((40, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", x=x)
+    common = ["--cores", "1", "--tune", "never"]
+    argv = ["predict", str(linear), str(tmp_path / "x.npy"), "-o", str(tmp_path / "y.npy"), "--json", *common]
+    assert run(argv) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["items"] == 40
+    assert document["outputs"] == {"y": [40, 3]}
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), _expected(x), rtol=1e-4, atol=1e-5)
+    assert run(["predict", str(linear), str(tmp_path / "x.npz"), "-o", str(tmp_path / "y.npz"), *common]) == 0
+    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], _expected(x), rtol=1e-4, atol=1e-5)
+    assert "40 items in" in capsys.readouterr().err
+
+
+def test_predict_says_what_cannot_be_read_or_written(linear: Path, tmp_path: Path, capsys: Capture) -> None:
+    np.save(tmp_path / "x.npy", np.ones((1, 4), np.float32))
+    (tmp_path / "text.npy").write_text("no array")
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object))
+    for inputs, output, message in (
+        ("nowhere.npy", "y.npy", "cannot read"),
+        ("text.npy", "y.npy", "no .npy or .npz"),
+        ("objects.npy", "y.npy", "no .npy or .npz"),
+        ("x.npy", "y.txt", "write to an .npy"),
+        ("x.npy", "nowhere/y.npy", "there is no folder"),
+    ):
+        argv = ["predict", str(linear), str(tmp_path / inputs), "-o", str(tmp_path / output)]
+        assert run([*argv, "--cores", "1", "--tune", "never"]) == 2, message
+        assert message in capsys.readouterr().err
+
+
+# --- serve and bench ------------------------------------------------------------------------------
+
+
+def _serve(*argv: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "partita.cli", "serve", *argv, "--tune", "never", "--json"]
+    command += ["--http", "127.0.0.1:0", "--management", "off", "--metrics", "off", "--cores", "1"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_announces_itself_and_ends_on_a_signal(linear: Path, number: signal.Signals) -> None:
+    with _serve(str(linear)) as process:
+        assert process.stdout
+        document = json.loads(process.stdout.readline())
+        assert [model["name"] for model in document["models"]] == ["linear"]
+        target = Target.parse(document["ports"]["http"])
+        assert target.get_json("v2/models/linear")["inputs"][0]["shape"] == [-1, 4]
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 0, err
+
+
+def test_serve_of_a_broken_model_is_one_line_and_1(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"not a model")
+    with _serve(str(broken)) as process:
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert out == ""
+    assert err.splitlines()[-1].startswith("partita: error: ")
+    assert "Traceback" not in err
+
+
+def test_bench_of_a_path_starts_and_ends_a_server(linear: Path, capfd: Capture) -> None:
+    argv = [
+        "bench",
+        str(linear),
+        "--concurrency",
+        "2",
+        "--duration",
+        "0.3",
+        "--warmup",
+        "0.1",
+        "--cores",
+        "1",
+    ]
+    os.environ["PARTITA_TUNE"] = "never"
+    try:
+        assert run([*argv, "--json"]) == 0
+    finally:
+        del os.environ["PARTITA_TUNE"]
+    document = json.loads(capfd.readouterr().out)
+    assert document["model"] == "linear"
+    assert document["requests"] > 0
+    assert document["errors"] == {}
+
+
+def test_bench_of_a_broken_model_is_1(tmp_path: Path, capfd: Capture) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"not a model")
+    assert run(["bench", str(broken), "--duration", "0.1", "--cores", "1"]) == 1
+    assert "ended with code" in capfd.readouterr().err
