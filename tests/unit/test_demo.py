@@ -88,7 +88,7 @@ def test_a_plan_in_words() -> None:
 
 
 def test_the_lines_compare_with_the_chosen_plan() -> None:
-    first, chosen, fat = plan_lines("digits_cnn", report().contenders)
+    first, chosen, fat = plan_lines("digits_cnn", 9, report().contenders)
     assert "32 images" in first
     assert "2 × (1 core, 16 images as 2 × 8)" in chosen
     assert "400 µs" in chosen

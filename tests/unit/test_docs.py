@@ -10,6 +10,7 @@ import pytest
 
 from partita import settings
 from partita.core import errors
+from partita.protocols.oip.inference import STATUS
 from partita.system.addresses import Address
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,6 +84,12 @@ def test_every_error_is_explained_under_its_code() -> None:
     table = rows((DOCS / "errors.md").read_text(encoding="utf-8"))
     known = {cls.code: f"`{cls.__name__}`" for cls in error_classes(errors.PartitaError)}
     assert {code: cells[0] for code, cells in table.items()} == known
+
+
+def test_the_statuses_of_errors_are_those_that_http_gives() -> None:
+    page = (DOCS / "errors.md").read_text(encoding="utf-8")
+    for code, cells in rows(section(page, "## A request")).items():
+        assert int(cells[1]) == STATUS.get(code, 500), code
 
 
 def test_every_module_has_its_line() -> None:

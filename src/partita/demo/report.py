@@ -91,14 +91,19 @@ def _model_json(model: ModelReport) -> dict[str, Any]:
     }
 
 
-def plan_lines(model: str, contenders: Sequence[Contender]) -> Iterator[str]:
+def plan_lines(model: str, points: int, contenders: Sequence[Contender]) -> Iterator[str]:
     """Yield one line per plan: what it is, how long a batch takes, how that compares with the chosen one."""
-    best, batch = contenders[0].measured_ms, contenders[0].plan.batch
-    yield f"{model}: one batch of {batch} images, measured with all instances running at once"
+    batch = contenders[0].plan.batch
+    yield f"{model}: {points} points profiled; one batch of {batch} images, all instances at once, takes"
     for one in contenders:
-        times = one.measured_ms / best
-        note = "" if one is contenders[0] else f"   {times:.2f} × the chosen plan's time"
+        note = "" if one is contenders[0] else _compared(one, contenders[0])
         yield f"  {one.title:22} {instances_text(one.plan):44} {time_text(one.measured_ms):>10}{note}"
+
+
+def _compared(one: Contender, chosen: Contender) -> str:
+    if one.plan.groups() == chosen.plan.groups():
+        return "   the same plan"
+    return f"   {one.measured_ms / chosen.measured_ms:.2f} × the chosen plan's time"
 
 
 def load_line(report: ModelReport) -> str:

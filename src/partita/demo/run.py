@@ -1,0 +1,170 @@
+"""The demo from beginning to end: profile, plan, contest, serve, ask, draw."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from partita.core.errors import MissingExtra
+from partita.core.plan import Plan
+from partita.core.profile import Profile
+from partita.core.topology import Topology
+from partita.demo import clients, contest, picture
+from partita.demo.digits import Digits, load_digits, model_files
+from partita.demo.profiles import measure_profile
+from partita.demo.report import Contender, DemoResult, Load, ModelReport, load_line, plan_lines
+from partita.embedded import Server
+from partita.loadgen import Target
+from partita.planning.optimizer import Optimizer
+from partita.settings import InstanceSettings, ServerSettings, Settings
+from partita.sources import ModelSource, find_models
+from partita.system.addresses import Address
+from partita.system.cpus import read_topology, select_cores
+
+BATCH = 64
+"""Images that are answered together where plans are compared."""
+PICTURE = "demo.png"
+_SHARES = {"profile": 0.35, "contest": 0.2, "load": 0.3}
+"""Of the time asked for; the rest is starting and stopping workers."""
+_CANDIDATES = 3
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """What every model is shown on."""
+
+    topology: Topology
+    cores: tuple[int, ...]
+    data: Digits
+    seconds: float
+    """For one model, all steps together."""
+
+    def seconds_for(self, step: str) -> float:
+        return self.seconds * _SHARES[step]
+
+
+def run_demo(*, seconds: float, output: Path, report: Report) -> DemoResult:
+    """Show everything on the digits models in about `seconds`, one line of `report` after another.
+
+    Writes a picture into the folder `output`, which is made; without matplotlib that is said and left out.
+    Raises `PartitaError` if something fails.
+    """
+    started_s = time.monotonic()
+    topology = read_topology()
+    files = model_files()
+    stage = _Stage(
+        topology=topology,
+        cores=select_cores(topology, None),
+        data=load_digits(),
+        seconds=seconds / len(files),
+    )
+    report(
+        f"machine: {topology.cpu_model or 'unknown CPU'}, {topology}; {len(stage.cores)} cores for instances"
+    )
+    report("")
+    models = tuple(_show_model(path, stage, report) for path in files.values())
+    report(f"served over HTTP, {clients.CLIENTS} requests of one image each in flight:")
+    for model in models:
+        report(load_line(model))
+    drawn = _draw(output / PICTURE, models, str(topology), report)
+    return DemoResult(
+        machine=f"{topology.cpu_model}, {topology}",
+        models=models,
+        picture=drawn,
+        seconds=time.monotonic() - started_s,
+    )
+
+
+def _show_model(path: Path, stage: _Stage, report: Report) -> ModelReport:
+    (source,) = find_models(path, Settings())
+    profile = measure_profile(
+        source, stage.data.images[:BATCH], cores=stage.cores, seconds=stage.seconds_for("profile")
+    )
+    contenders = _contest(source, profile, stage)
+    for line in plan_lines(source.name, len(profile.points), contenders):
+        report(line)
+    report("")
+    accuracy, load = _serve(source, contenders[0].plan, stage)
+    return ModelReport(
+        name=source.name,
+        profile=profile,
+        contenders=contenders,
+        images=len(stage.data),
+        accuracy=accuracy,
+        load=load,
+    )
+
+
+def _contest(source: ModelSource, profile: Profile, stage: _Stage) -> tuple[Contender, ...]:
+    """Run the candidates and the two simple plans; the fastest candidate is the chosen plan."""
+    cores = len(stage.cores)
+    planned = Optimizer(profile, max_instance_batch=BATCH).candidates(cores, BATCH, _CANDIDATES)
+    simple = {
+        "fat instance": contest.fat(cores, BATCH),
+        "one thread per core": contest.one_thread_per_core(cores, BATCH),
+    }
+    plans = list(_different([*planned, *simple.values()]))
+    times_ms = contest.measure(
+        source.path,
+        plans,
+        stage.data.images[:BATCH],
+        cores=stage.cores,
+        seconds=stage.seconds_for("contest"),
+    )
+    measured_ms = {_key(plan): ms for plan, ms in zip(plans, times_ms, strict=True)}
+    chosen = min(planned, key=lambda plan: measured_ms[_key(plan)])
+    shown = {"chosen plan": chosen, **simple}
+    return tuple(
+        Contender(title=title, plan=plan, measured_ms=measured_ms[_key(plan)])
+        for title, plan in shown.items()
+    )
+
+
+def _key(plan: Plan) -> object:
+    return tuple((one.threads, one.batch, one.executions) for one in plan.instances)
+
+
+def _different(plans: Sequence[Plan]) -> Iterator[Plan]:
+    seen: set[object] = set()
+    for plan in plans:
+        if _key(plan) not in seen:
+            seen.add(_key(plan))
+            yield plan
+
+
+def _serve(source: ModelSource, plan: Plan, stage: _Stage) -> tuple[float, Load]:
+    """Serve the model with this plan on a free port of loopback, and ask it."""
+    instances = tuple(
+        InstanceSettings(threads=one.threads, batch=one.batch, micro_batch=one.micro_batch)
+        for one in plan.instances
+    )
+    model = msgspec.structs.replace(source.settings, instances=instances)
+    server = ServerSettings(
+        http=Address("127.0.0.1", 0),
+        management=None,
+        metrics=None,
+        cores=",".join(map(str, stage.cores)) + ",",
+    )
+    planned = ModelSource(name=source.name, path=source.path, runtime=source.runtime, settings=model)
+    with Server([planned], settings=Settings(server=server), ports=True) as running:
+        target = Target.parse(running.url())
+        answers = clients.ask_each(target, source.name, stage.data)
+        load = clients.load(target, source.name, stage.data, seconds=stage.seconds_for("load"))
+    return stage.data.accuracy(answers), load
+
+
+def _draw(path: Path, models: Sequence[ModelReport], machine: str, report: Report) -> Path | None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        picture.draw(path, models, machine=machine)
+    except MissingExtra as error:
+        report(str(error))
+        return None
+    report("")
+    report(f"the picture: {os.path.relpath(path)}")
+    return path

@@ -1,0 +1,40 @@
+"""The whole demo, short: every image answered as the model alone would, nothing failed, a picture drawn."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from partita.demo.run import PICTURE, run_demo
+
+ACCURACY = {"digits_cnn": 0.9933, "digits_mlp": 0.98, "digits_wide": 0.9778}
+
+
+@pytest.mark.e2e
+def test_the_demo(tmp_path: Path) -> None:
+    lines: list[str] = []
+    result = run_demo(seconds=3.0, output=tmp_path / "output", report=lines.append)
+    assert {m["name"]: m["accuracy"] for m in result.as_json()["models"]} == ACCURACY
+    for model in result.models:
+        assert model.load.failed == 0
+        assert model.load.answered > 100
+        assert all(one.measured_ms > 0 for one in model.contenders)
+        assert [one.title for one in model.contenders] == [
+            "chosen plan",
+            "fat instance",
+            "one thread per core",
+        ]
+    assert result.picture == tmp_path / "output" / PICTURE
+    assert (tmp_path / "output" / PICTURE).stat().st_size > 10_000
+    assert any("99.33% of 450 images right" in line for line in lines)
+
+
+@pytest.mark.e2e
+def test_without_matplotlib_the_demo_says_so_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    lines: list[str] = []
+    result = run_demo(seconds=1.0, output=tmp_path, report=lines.append)
+    assert result.picture is None
+    assert any("partita[plot]" in line for line in lines)
