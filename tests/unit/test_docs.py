@@ -2,13 +2,16 @@
 
 import ast
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import msgspec
 import pytest
 
 from partita import settings
+from partita.cli.app import cli
 from partita.core import errors
 from partita.protocols.oip.inference import STATUS
 from partita.system.addresses import Address
@@ -124,6 +127,21 @@ def test_toml_examples_are_settings(page: str, block: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(("page", "block"), list(fenced("console")))
 def test_console_examples_start_with_a_prompt(page: str, block: str) -> None:
     assert block.startswith("$ ")
+
+
+def commands() -> Iterator[str]:
+    for _, block in fenced("console"):
+        for line in re.sub(r"\\\n", " ", block).splitlines():
+            if line.startswith("$ partita "):
+                yield line.removeprefix("$ partita ").split("#")[0].strip()
+
+
+@pytest.mark.parametrize("line", sorted(set(commands())))
+def test_commands_in_examples_have_these_options(line: str) -> None:
+    name, *arguments = shlex.split(line)
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None, name
+    command.make_context(name, arguments)  # parses, checks, and runs nothing
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
