@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from partita.core.errors import InvalidRequest, PartitaError, RequestError
 from partita.core.tensors import DataType, Signature
 from partita.deploy import deployments
-from partita.engine.request import Buffer, Request
+from partita.engine.request import Buffer, Request, Shapes
 from partita.engine.service import Service
 from partita.head import Head
 from partita.profiles import saved_or_measured
@@ -189,7 +189,7 @@ class _Asked:
         if self._request is not None:
             self._service.cancel(self._request)
 
-    def answered(self, request: Request, outputs: list[Buffer], shapes: list[tuple[int, ...]]) -> None:  # noqa: ARG002
+    def answered(self, request: Request, outputs: Sequence[Buffer], shapes: Shapes) -> None:  # noqa: ARG002
         arrays = {
             spec.name: _array(spec.datatype, data, shape)
             for spec, data, shape in zip(self._service.signature.outputs, outputs, shapes, strict=True)

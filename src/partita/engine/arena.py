@@ -13,8 +13,8 @@ from partita.system.shared_memory import SharedMemory
 ALIGNMENT = 64
 """Extents and the inputs inside them start at multiples of this, bytes (one cache line, one AVX-512 lane)."""
 
-EXTENT_BYTES = 1 << 20
-"""Usual size of an extent, bytes."""
+EXTENT_BYTES = 64 << 10
+"""Usual size of an extent, bytes: small enough that items written are still in a core's cache when read."""
 
 
 class FreeSpace:

@@ -1,7 +1,7 @@
 """One member model of a service: its dispatcher and its instances, joined by real IO."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from partita.core.plan import InstanceSpec, Plan
 from partita.core.tensors import DataType, Signature
 from partita.engine.chunks import execute_message
 from partita.engine.instance import Instance, ModelLaunch
-from partita.engine.request import Buffer, Request
+from partita.engine.request import Buffer, Request, Shapes
 from partita.engine.statistics import Statistics
 from partita.machines.dispatcher import BatchingRules, Dispatcher
 from partita.machines.leases import CoreLeases
@@ -26,7 +26,7 @@ class MemberOwner(Protocol):
     """The service, as its members see it."""
 
     def piece_done(
-        self, job: Job, first: int, count: int, outputs: list[Buffer], rows: list[tuple[int, ...]]
+        self, job: Job, first: int, count: int, outputs: Sequence[Buffer], rows: Shapes, now_s: float
     ) -> None:
         """Items of a job that has not ended are there; `rows` are the outputs' shapes, batch axis first."""
 
@@ -167,30 +167,36 @@ class Member:
         pieces = batch.pieces
         if len(pieces) == 1 or self.signature is None or not self.signature.batched:
             job, first, count = pieces[0]
-            outputs: list[Buffer] = [view[o.offset : o.offset + o.size] for o in done.outputs]
-            self._hand_on(job, first, count, outputs, [o.shape for o in done.outputs])
+            outputs = [view[o.offset : o.offset + o.size] for o in done.outputs]
+            self._hand_on(job, first, count, outputs, tuple(o.shape for o in done.outputs), now_s)
         else:
-            self._hand_on_rows(batch, done, view)
+            self._hand_on_rows(batch, done, view, now_s)
         self.schedule()
 
-    def _hand_on_rows(self, batch: Batch, done: BatchDone, view: memoryview) -> None:
+    def _hand_on_rows(self, batch: Batch, done: BatchDone, view: memoryview, now_s: float) -> None:
         assert self.signature is not None
-        ends = [
-            _row_ends(view, output, spec.datatype, batch.items)
+        rows = [
+            _Rows(view, output, spec.datatype, batch.items)
             for output, spec in zip(done.outputs, self.signature.outputs, strict=True)
         ]
+        only = rows[0] if len(rows) == 1 else None
         tails = [output.shape[1:] for output in done.outputs]
+        shapes_of: dict[int, Shapes] = {}
         position = 0
         for job, first, count in batch.pieces:
-            outputs: list[Buffer] = [view[e[position] : e[position + count]] for e in ends]
-            self._hand_on(job, first, count, outputs, [(count, *tail) for tail in tails])
-            position += count
+            shapes = shapes_of.get(count)
+            if shapes is None:
+                shapes = shapes_of[count] = tuple((count, *tail) for tail in tails)
+            end = position + count
+            outputs = [only.slice(position, end)] if only else [r.slice(position, end) for r in rows]
+            self._hand_on(job, first, count, outputs, shapes, now_s)
+            position = end
 
     def _hand_on(
-        self, job: Job, first: int, count: int, outputs: list[Buffer], rows: list[tuple[int, ...]]
+        self, job: Job, first: int, count: int, outputs: Sequence[Buffer], shapes: Shapes, now_s: float
     ) -> None:
         if not job.ended:
-            self._owner.piece_done(job, first, count, outputs, rows)
+            self._owner.piece_done(job, first, count, outputs, shapes, now_s)
         elif not job.running:
             self._owner.job_settled(job)
 
@@ -217,8 +223,10 @@ class Member:
     def admit(self, request: Request) -> Job:
         """Queue a request's items; ask the dispatcher's `can_admit` first."""
         job = Job(request, request.n_items, request.layout.lane, request.arrived_s)
-        self.dispatcher.admit(job)
-        self.schedule()
+        self.dispatcher.queue.admit(job)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._dispatch)
         return job
 
     def schedule(self) -> None:
@@ -254,15 +262,30 @@ class Member:
             self._timer = None
 
 
-def _row_ends(view: memoryview, output: Output, datatype: DataType, rows: int) -> list[int]:
-    """Where each row of an output begins in P, and where the last one ends: rows + 1 offsets, bytes."""
-    start = output.offset
-    if datatype is not DataType.BYTES:
-        row_bytes = output.size // rows
-        return list(range(start, start + output.size + 1, row_bytes)) if row_bytes else [start] * (rows + 1)
+class _Rows:
+    """The rows of one output in P."""
+
+    __slots__ = ("_ends", "_row_bytes", "_start", "_view")
+
+    def __init__(self, view: memoryview, output: Output, datatype: DataType, rows: int) -> None:
+        self._view = view
+        self._start = output.offset
+        self._row_bytes = output.size // rows
+        self._ends = _element_row_ends(view, output, rows) if datatype is DataType.BYTES else None
+
+    def slice(self, first: int, end: int) -> memoryview:
+        """Rows first … end − 1."""
+        if self._ends is not None:
+            return self._view[self._ends[first] : self._ends[end]]
+        start, row_bytes = self._start, self._row_bytes
+        return self._view[start + first * row_bytes : start + end * row_bytes]
+
+
+def _element_row_ends(view: memoryview, output: Output, rows: int) -> list[int]:
+    """Where each row of a BYTES output begins, and where the last one ends: rows + 1 offsets, bytes."""
     per_row = prod(output.shape[1:])
-    ends = [start]
-    at = start
+    at = output.offset
+    ends = [at]
     for _ in range(rows):
         for _ in range(per_row):
             at += 4 + int.from_bytes(view[at : at + 4], "little")

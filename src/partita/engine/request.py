@@ -9,12 +9,13 @@ from partita.engine.arena import Extent
 from partita.machines.work import Job
 
 Buffer = bytes | bytearray | memoryview
+Shapes = tuple[tuple[int, ...], ...]
 
 
 class Sink(Protocol):
     """Takes the one outcome of a request: exactly one of these is called, once, on the engine's loop."""
 
-    def answered(self, request: "Request", outputs: list[Buffer], shapes: list[tuple[int, ...]]) -> None:
+    def answered(self, request: "Request", outputs: Sequence[Buffer], shapes: Shapes) -> None:
         """All items were executed. `outputs` are in signature order, row-major, little-endian.
 
         `shapes` include the batch axis where the model has one. The buffers are valid only during the
@@ -71,15 +72,15 @@ class Request:
         self.item_spans: list[tuple[tuple[int, ...], tuple[int, ...]]] | None = None
         """Of a ragged request, each item's (offsets, sizes) in X."""
         self.jobs: list[Job] = []
-        self.partial: list[tuple[int, list[bytes], list[tuple[int, ...]]]] | None = None
+        self.partial: list[tuple[int, list[bytes], Shapes]] | None = None
         """Outputs of the pieces that are there so far: (first item, outputs, shapes of one item)."""
         self.ended = False
 
 
-Outputs = tuple[list[Buffer], list[tuple[int, ...]]]
+Outputs = tuple[list[Buffer], Shapes]
 
 
-def joined(partial: Sequence[tuple[int, list[bytes], list[tuple[int, ...]]]]) -> Outputs | None:
+def joined(partial: Sequence[tuple[int, list[bytes], Shapes]]) -> Outputs | None:
     """Put the pieces of one request together in item order; None if their item shapes differ."""
     ordered = sorted(partial, key=lambda piece: piece[0])
     shapes = ordered[0][2]

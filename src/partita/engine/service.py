@@ -26,7 +26,7 @@ from partita.core.tensors import Signature
 from partita.engine.arena import ALIGNMENT, InputArena
 from partita.engine.instance import ModelLaunch
 from partita.engine.member import InstanceFactory, Member
-from partita.engine.request import Buffer, Layout, Request, Sink, joined
+from partita.engine.request import Buffer, Layout, Request, Shapes, Sink, joined
 from partita.engine.statistics import Statistics
 from partita.machines.dispatcher import BatchingRules
 from partita.machines.leases import CoreLeases
@@ -83,6 +83,7 @@ class Service:
         self.arena = InputArena(settings.arena_bytes, name=f"{name}-inputs", rows_hint=rows_hint)
         self._loop = loop
         self._clock = clock
+        self._now_s = clock.now_s
         self._deadlines: list[tuple[float, int, Request]] = []
         self._deadline_order = counter()
         self._deadline_timer: asyncio.TimerHandle | None = None
@@ -99,6 +100,7 @@ class Service:
             loop=loop,
             clock=clock,
         )
+        self._queue = self.member.dispatcher.queue
 
     @property
     def signature(self) -> Signature:
@@ -116,7 +118,7 @@ class Service:
     def last_inference_ms(self) -> int:
         """Wall-clock time of the newest answer, milliseconds since 1970; 0 before the first."""
         answered_s = self.statistics.last_answer_s
-        return int((answered_s - self._clock.now_s() + self._clock.wall_s()) * 1000) if answered_s else 0
+        return int((answered_s - self._now_s() + self._clock.wall_s()) * 1000) if answered_s else 0
 
     @property
     def is_ready(self) -> bool:
@@ -147,13 +149,13 @@ class Service:
         """Refuse new requests, finish what was accepted within `grace_s`, fail the rest, end the workers."""
         if self.state is not ServiceState.FAILED:
             self.state = ServiceState.DRAINING
-        deadline_s = self._clock.now_s() + grace_s
+        deadline_s = self._now_s() + grace_s
         await self._wait_until(lambda: self.statistics.in_flight() == 0, deadline_s)
         self._fail_everything(ShuttingDown("the server stopped before this request was answered"))
         self.member.drain()
-        if not await self._wait_until(lambda: self.member.is_gone, self._clock.now_s() + 5.0):
+        if not await self._wait_until(lambda: self.member.is_gone, self._now_s() + 5.0):
             self.member.kill("still running after the grace period")
-            await self._wait_until(lambda: self.member.is_gone, self._clock.now_s() + 5.0)
+            await self._wait_until(lambda: self.member.is_gone, self._now_s() + 5.0)
         self.member.forget()
         self.state = ServiceState.STOPPED
         if self._deadline_timer is not None:
@@ -168,7 +170,7 @@ class Service:
 
     async def _wait_until(self, condition: Any, deadline_s: float) -> bool:
         while not condition():
-            left_s = deadline_s - self._clock.now_s()
+            left_s = deadline_s - self._now_s()
             if left_s <= 0:
                 return False
             self._changed.clear()
@@ -194,8 +196,9 @@ class Service:
         `buffers` hold each input's n items, row-major, in signature order. `deadline_s` is relative to now.
         Raises `RequestError` (queue full, not ready, too many items, …) and then keeps nothing.
         """
-        self._check_admission(n_items)
-        request = Request(n_items, layout, sink, context, self._clock.now_s())
+        if self.state is not ServiceState.READY or not self._queue.can_admit(n_items):
+            raise self._refusal(n_items)
+        request = Request(n_items, layout, sink, context, self._now_s())
         extent = self.arena.pool(layout.lane, layout.row_bytes).reserve(n_items)
         if extent is None:
             raise self._refused(QueueFull(f"the item memory of model {self.name!r} is full; try again later"))
@@ -217,13 +220,14 @@ class Service:
         deadline_s: float | None = None,
     ) -> Request:
         """Accept a request whose items differ in size: of each item, the bytes of each input."""
-        self._check_admission(len(items))
+        if self.state is not ServiceState.READY or not self._queue.can_admit(len(items)):
+            raise self._refusal(len(items))
         sizes = [tuple(len(part) for part in item) for item in items]
         total = sum(_aligned(size) for item in sizes for size in item)
         extent = self.arena.pool(RAGGED, (1,)).reserve(max(total, ALIGNMENT))
         if extent is None:
             raise self._refused(QueueFull(f"the item memory of model {self.name!r} is full; try again later"))
-        request = Request(len(items), layout, sink, context, self._clock.now_s())
+        request = Request(len(items), layout, sink, context, self._now_s())
         request.extent = extent
         at = extent.starts[0] + extent.rows - max(total, ALIGNMENT)
         request.item_spans = []
@@ -244,15 +248,14 @@ class Service:
         if limit_s is not None:
             self._set_deadline(request, request.arrived_s + limit_s)
 
-    def _check_admission(self, n_items: int) -> None:
-        if self.state is not ServiceState.READY:
-            raise self._refused(self._not_serving())
-        if not self.member.dispatcher.can_admit(n_items):
-            raise self._refused(self._too_many(n_items))
-
     def _refused(self, error: RequestError) -> RequestError:
         self.statistics.count_refusal(error.code)
         return error
+
+    def _refusal(self, n_items: int) -> RequestError:
+        if self.state is ServiceState.READY:
+            return self._refused(self._too_many(n_items))
+        return self._refused(self._not_serving())
 
     def _not_serving(self) -> RequestError:
         if self.state in (ServiceState.DRAINING, ServiceState.STOPPED):
@@ -274,30 +277,30 @@ class Service:
             self._end(request)
 
     def piece_done(
-        self, job: Job, first: int, count: int, outputs: list[Buffer], rows: list[tuple[int, ...]]
+        self, job: Job, first: int, count: int, outputs: Sequence[Buffer], rows: Shapes, now_s: float
     ) -> None:
         """Answer the request, or keep the piece until the others are there."""
         request: Request = job.owner
         if count == request.n_items:
-            self._answer(request, outputs, rows)
+            self._answer(request, outputs, rows, now_s)
             return
         if request.partial is None:
             request.partial = []
-        request.partial.append((first, [bytes(o) for o in outputs], [shape[1:] for shape in rows]))
+        tails = tuple(shape[1:] for shape in rows)
+        request.partial.append((first, [bytes(o) for o in outputs], tails))
         if job.is_complete:
             whole = joined(request.partial)
             if whole is None:
-                self.job_failed(
-                    job,
-                    InferenceFailed("outputs of this request's batches differ in shape and cannot be joined"),
-                )
+                text = "outputs of this request's batches differ in shape and cannot be joined"
+                self.job_failed(job, InferenceFailed(text))
             else:
-                self._answer(request, whole[0], [(request.n_items, *tail) for tail in whole[1]])
+                shapes = tuple((request.n_items, *tail) for tail in whole[1])
+                self._answer(request, whole[0], shapes, now_s)
 
-    def _answer(self, request: Request, outputs: list[Buffer], shapes: list[tuple[int, ...]]) -> None:
-        now_s = self._clock.now_s()
-        self.statistics.count_answer(request.n_items, now_s - request.arrived_s)
-        self.statistics.last_answer_s = now_s
+    def _answer(self, request: Request, outputs: Sequence[Buffer], shapes: Shapes, now_s: float) -> None:
+        statistics = self.statistics
+        statistics.count_answer(request.n_items, now_s - request.arrived_s)
+        statistics.last_answer_s = now_s
         self._end(request)
         request.sink.answered(request, outputs, shapes)
 
@@ -308,7 +311,7 @@ class Service:
     def fail(self, request: Request, error: RequestError) -> None:
         """End a request with an error, wherever it is."""
         if not request.ended:
-            self.statistics.count_failure(error.code, self._clock.now_s() - request.arrived_s)
+            self.statistics.count_failure(error.code, self._now_s() - request.arrived_s)
             self._end(request)
             request.sink.failed(request, error)
 
@@ -351,7 +354,7 @@ class Service:
 
     def _deadlines_passed(self) -> None:
         self._deadline_timer = None
-        now_s = self._clock.now_s()
+        now_s = self._now_s()
         while self._deadlines and (self._deadlines[0][2].ended or self._deadlines[0][0] <= now_s):
             _, _, request = heapq.heappop(self._deadlines)
             self.fail(request, DeadlineExceeded("the request's deadline passed before its answer was there"))

@@ -30,8 +30,8 @@ class JobQueue:
 
     def admit(self, job: Job) -> None:
         """Append a job; ask `can_admit` first."""
-        assert self.can_admit(job.n_items), "queue is full"
         self.items += job.n_items
+        assert self.items <= self.max_items, "queue is full"
         lane = self._lanes.get(job.lane)
         if lane is None:
             lane = self._lanes[job.lane] = deque()

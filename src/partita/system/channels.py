@@ -21,6 +21,9 @@ _INLINE_BYTES = 96 << 10
 _BUFFER_BYTES = 1 << 20
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 _ANCILLARY_BYTES = socket.CMSG_SPACE((MAX_DESCRIPTORS + 1) * _DESCRIPTOR_BYTES)
+_CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)  # plain integers: an enum's | is slow
+_DO_NOT_WAIT = int(socket.MSG_DONTWAIT)
+_CUT_SHORT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _CARRIED = struct.Struct("<BQ")
 _CARRIED_MARK = 0xC1  # the one byte that no msgpack document begins with
 _CREDENTIALS = struct.Struct("3i")
@@ -80,7 +83,7 @@ class Channel:
 
     def receive_nowait(self) -> Received | None:
         """Return the next frame if it is there."""
-        return self._receive(socket.MSG_DONTWAIT)
+        return self._receive(_DO_NOT_WAIT)
 
     def shutdown_receiving(self) -> None:
         """Wake a blocked `receive`: once the frames already here are taken it raises `ConnectionClosed`."""
@@ -108,7 +111,7 @@ class Channel:
             os.close(carrier)
 
     def _receive(self, flags: int) -> Received | None:
-        flags |= socket.MSG_CMSG_CLOEXEC
+        flags |= _CLOSE_ON_EXEC
         while True:
             try:
                 size, ancillary, seen, _ = self._sock.recvmsg_into([self._buffer], _ANCILLARY_BYTES, flags)
@@ -120,7 +123,7 @@ class Channel:
             except OSError as error:
                 raise _closed_or(error) from error
         fds = _descriptors(ancillary) if ancillary else []
-        if seen & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        if seen & _CUT_SHORT:
             _close_all(fds)
             raise ConnectionClosed("a frame was cut short: the other end does not speak this protocol")
         if not size:

@@ -1,6 +1,7 @@
 """The request path: from a complete HTTP request to the engine, and from its answer to bytes."""
 
 import zlib
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ from partita.core.errors import (
 )
 from partita.core.tensors import DataType
 from partita.engine.engine import Engine
-from partita.engine.request import Buffer, Request
+from partita.engine.request import Buffer, Request, Shapes
 from partita.engine.service import Service
 from partita.protocols.http.connection import Connection
 from partita.protocols.http.heads import RequestHead
@@ -38,6 +39,8 @@ STATUS = {
 
 MEMO_ENTRIES = 512
 MEMO_TEXT_BYTES = 4096
+COPY_BYTES = 4096
+"""Up to here a copy of a body is cheaper than a view of it."""
 
 
 class ServiceMemo:
@@ -100,8 +103,12 @@ class Inference:
                     memo.templates.clear()
                 memo.templates[text] = template
         _check_size(len(data) - binary, template.binary_bytes)
-        view = memoryview(data)
-        buffers: list[Buffer] = [view[binary + s[0] : binary + s[1]] for s in template.spans if s is not None]
+        if len(template.spans) == 1:
+            few = template.binary_bytes <= COPY_BYTES
+            buffers: list[Buffer] = [data[binary:] if few else memoryview(data)[binary:]]
+        else:
+            view = memoryview(data)
+            buffers = [view[binary + s[0] : binary + s[1]] for s in template.spans if s is not None]
         self._enqueue(service, connection, template, buffers)
 
     def _submit_json(
@@ -178,7 +185,7 @@ class Inference:
 
     # --- Sink -------------------------------------------------------------------------------------
 
-    def answered(self, request: Request, outputs: list[Buffer], shapes: list[tuple[int, ...]]) -> None:
+    def answered(self, request: Request, outputs: Sequence[Buffer], shapes: Shapes) -> None:
         """Write the response straight from the worker's memory."""
         connection, template, service = request.context
         head = connection.head

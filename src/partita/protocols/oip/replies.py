@@ -1,5 +1,6 @@
 """Inference responses: JSON, or JSON and binary tensors."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -7,7 +8,7 @@ import numpy as np
 
 from partita.core.errors import InvalidRequest
 from partita.core.tensors import DataType, Signature
-from partita.engine.request import Buffer
+from partita.engine.request import Buffer, Shapes
 from partita.protocols.http.responses import response_head
 from partita.protocols.oip.templates import Template, WantedOutput
 
@@ -27,13 +28,10 @@ class Replies:
         self._version = version
         self._signature = signature
 
-    def response(
-        self, template: Template, outputs: list[Buffer], shapes: list[tuple[int, ...]], *, gzip: bool
-    ) -> bytes:
+    def response(self, template: Template, outputs: Sequence[Buffer], shapes: Shapes, *, gzip: bool) -> bytes:
         """Return the whole response; raises `InvalidRequest` if an output cannot have the form asked for."""
-        key = tuple(shapes)
         if not gzip:
-            head = template.heads.get(key)
+            head = template.heads.get(shapes)
             if head is not None:
                 if len(template.outputs) == 1:
                     return head + outputs[template.outputs[0].index]
@@ -48,7 +46,7 @@ class Replies:
             return _compressed(headers, b"".join((text, *binaries)))
         head = response_head(200, headers, length) + text
         if self._is_constant(template) and not gzip:
-            template.heads[key] = head
+            template.heads[shapes] = head
         return b"".join((head, *binaries))
 
     def _is_constant(self, template: Template) -> bool:
@@ -59,7 +57,7 @@ class Replies:
         )
 
     def _document(
-        self, template: Template, outputs: list[Buffer], shapes: list[tuple[int, ...]]
+        self, template: Template, outputs: Sequence[Buffer], shapes: Shapes
     ) -> tuple[dict[str, Any], list[Buffer]]:
         tensors: list[dict[str, Any]] = []
         binaries: list[Buffer] = []
@@ -80,7 +78,7 @@ class Replies:
         return document, binaries
 
     def _tensor(
-        self, wanted: WantedOutput, outputs: list[Buffer], shapes: list[tuple[int, ...]]
+        self, wanted: WantedOutput, outputs: Sequence[Buffer], shapes: Shapes
     ) -> tuple[str, DataType, tuple[int, ...], Buffer]:
         spec = self._signature.outputs[wanted.index]
         shape, data = shapes[wanted.index], outputs[wanted.index]
