@@ -182,14 +182,18 @@ class Member:
         only = rows[0] if len(rows) == 1 else None
         tails = [output.shape[1:] for output in done.outputs]
         shapes_of: dict[int, Shapes] = {}
+        piece_done = self._owner.piece_done
         position = 0
         for job, first, count in batch.pieces:
             shapes = shapes_of.get(count)
             if shapes is None:
                 shapes = shapes_of[count] = tuple((count, *tail) for tail in tails)
             end = position + count
-            outputs = [only.slice(position, end)] if only else [r.slice(position, end) for r in rows]
-            self._hand_on(job, first, count, outputs, shapes, now_s)
+            if not job.ended:
+                outputs = [only.slice(position, end)] if only else [r.slice(position, end) for r in rows]
+                piece_done(job, first, count, outputs, shapes, now_s)
+            elif not job.running:
+                self._owner.job_settled(job)
             position = end
 
     def _hand_on(

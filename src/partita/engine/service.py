@@ -323,9 +323,10 @@ class Service:
     def _end(self, request: Request) -> None:
         request.ended = True
         request.partial = None
+        end = self.member.dispatcher.end
         running = 0
         for job in request.jobs:
-            self.member.dispatcher.end(job)
+            end(job)
             running += job.running
         if not running:
             self._recycle(request)
@@ -340,6 +341,7 @@ class Service:
         extent = request.extent
         if extent is not None:
             request.extent = None
+            request.jobs.clear()  # they point back: no cycle is left for the collector
             extent.pool.release(extent)
 
     # --- deadlines --------------------------------------------------------------------------------
