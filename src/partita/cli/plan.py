@@ -1,5 +1,6 @@
 """``partita plan``."""
 
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -7,7 +8,6 @@ import click
 from partita.cli.console import emit_json, emit_table, milliseconds
 from partita.cli.documents import plan_document
 from partita.cli.options import FILE, json_option
-from partita.cli.profiles import read_profile
 from partita.core.errors import InvalidInput
 from partita.core.plan import Objective, Plan
 from partita.core.profile import Profile
@@ -75,14 +75,24 @@ def command(
         raise click.UsageError("give either PATH or --profile FILE")
     if verify is not None and path is None:
         raise click.UsageError("--verify runs the plans, and so needs PATH and not --profile")
+    if verify is not None:
+        raise InvalidInput("--verify: this build does not run plans to choose among them yet; leave it out")
     from partita.planning.optimizer import Optimizer
+    from partita.profiling.store import read_profile
 
-    profile = _profile(path, profile_file, mode, cores, batch)
+    here: tuple[int, ...] | None = None
+    largest: int | None = None
+    if path is not None:
+        profile, here, largest = _measured(path, cores)
+    else:
+        assert profile_file is not None
+        profile = read_profile(profile_file, mode=mode)
     optimizer = Optimizer(
         profile,
-        sockets=None if sockets is None else _parse_sockets(sockets),
+        sockets=here if sockets is None else _parse_sockets(sockets),
         micro_batches=not no_micro_batches,
         memory_bytes=None if memory_mib is None else memory_mib << 20,
+        max_instance_batch=largest,
     )
     plan = optimizer.plan(cores, batch, Objective(objective), limit_ms)
     if as_json:
@@ -91,12 +101,24 @@ def command(
         _show(plan)
 
 
-def _profile(
-    path: Path | None, profile_file: Path | None, mode: str | None, cores: int, batch: int
-) -> Profile:
-    if profile_file is not None:
-        return read_profile(profile_file, mode)
-    raise InvalidInput("not yet")
+def _measured(path: Path, cores: int) -> tuple[Profile, tuple[int, ...], int]:
+    """Return a model's profile, the sockets of the cores that it is for, and its largest batch."""
+    from partita.profiles import saved_or_measured
+    from partita.settings import default_config, load_settings
+    from partita.sources import find_models
+    from partita.system.cpus import read_topology, select_cores
+
+    settings = load_settings(default_config())
+    sources = find_models(path, settings)
+    if len(sources) != 1:
+        raise InvalidInput(f"{path} holds {len(sources)} models; name one of them")
+    topology = read_topology()
+    chosen = select_cores(topology, str(cores))
+    profile = saved_or_measured(settings.server)(sources[0], chosen)
+    if profile is None:
+        raise InvalidInput(f"{path} has no profile, and [server] tune says to measure none")
+    sockets = Counter(cpu.socket for cpu in topology.cpus if cpu.cpu in chosen)
+    return profile, tuple(count for _, count in sorted(sockets.items())), sources[0].max_batch
 
 
 def _parse_sockets(text: str) -> tuple[int, ...]:
