@@ -71,6 +71,11 @@ class LatencyTable:
         latency = self.latency_ms[row : row + 1, :columns]
         return LatencyTable(self.threads[row : row + 1], self.batches[:columns], latency, memory)
 
+    def prefix(self, columns: int) -> "LatencyTable":
+        """Return the first `columns` batch sizes."""
+        memory = None if self.memory_bytes is None else self.memory_bytes[:, :columns]
+        return LatencyTable(self.threads, self.batches[:columns], self.latency_ms[:, :columns], memory)
+
     def row(self, threads: int) -> int | None:
         """Return the row of a thread count, None if it was not profiled."""
         at = int(np.searchsorted(self.threads, threads))

@@ -16,6 +16,7 @@ how many of the T cores each socket gives.
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -119,25 +120,53 @@ class Search:
                 return False
             served = more
 
-    def joined(self, some: Ints, others: Ints) -> Ints:
-        """Return for each t the most items of `some` on s cores and `others` on t − s (max-plus product)."""
-        sums = np.where(self._rest >= 0, some[self._rest] + others[None, :], 0)
-        return sums.max(axis=1)
+    def joined(self, some: Ints, others: Ints, impossible: int = 0) -> Ints:
+        """Return for each t the most items of `some` on t − s cores and `others` on s (max-plus product)."""
+        sums: Ints = np.where(self._rest >= 0, some[self._rest] + others[None, :], impossible)
+        most: Ints = sums.max(axis=1)
+        return most
 
     def fewest(self, latency_ms: float) -> tuple[Share, ...]:
         """Return the fewest instances that serve exactly the batch within the latency, which must do."""
         single = self.capacities(latency_ms)
         layers = [np.zeros_like(single)]  # layers[i][t]: the most items of up to i instances on t cores
-        sockets = self.allotments.shape[1]
         while layers[-1][self.allotments].sum(axis=1).max() < self.batch:
             layers.append(self.joined(layers[-1], single))
-        low, high = len(layers) - 1, sockets * (len(layers) - 1)  # with `low` in every socket it is enough
+        low = len(layers) - 1  # so many in every socket are enough
+        high = low * self.allotments.shape[1]
         while len(layers) <= high:
             layers.append(self.joined(layers[-1], single))
         counts = range(low, high + 1)
         fewest = counts[bisect_left(counts, True, key=lambda n: self._split(layers[: n + 1]) is not None)]
+        return self._shares(layers[: fewest + 1], single)
+
+    def exactly(self, instances: int) -> Solution | None:
+        """Return the fastest plan of exactly so many instances, each with an item, None if there is none."""
+        first = bisect_left(
+            self._all_costs, True, key=lambda ms: self._split(self._exact(ms, instances)[0]) is not None
+        )
+        if first == len(self._all_costs):
+            return None
+        latency_ms = float(self._all_costs[first])
+        return Solution(latency_ms, self._shares(*self._exact(latency_ms, instances)))
+
+    @cached_property
+    def _all_costs(self) -> Floats:
+        least = self.least_latency()
+        return np.unique(self._cost[np.isfinite(self._cost) & (self._cost >= (least or np.inf))])
+
+    def _exact(self, latency_ms: float, instances: int) -> tuple[list[Ints], Ints]:
+        """Return the layers of exactly 0..instances instances: negative where there cannot be so many."""
+        single = self.capacities(latency_ms)
+        single = np.where(single > 0, single, -self.batch * (instances + 1))
+        layers = [np.zeros_like(single)]
+        for _ in range(instances):
+            layers.append(self.joined(layers[-1], single, impossible=-self.batch * (instances + 1)))
+        return layers, single
+
+    def _shares(self, layers: list[Ints], single: Ints) -> tuple[Share, ...]:
         threads: list[int] = []
-        for count, cores in self._split(layers[: fewest + 1]) or ():
+        for count, cores in self._split(layers) or ():
             threads += self._unfold(layers, single, count, cores)
         return self.trimmed([(int(np.searchsorted(self._threads, t)), int(single[t])) for t in threads])
 
