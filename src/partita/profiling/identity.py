@@ -1,0 +1,55 @@
+"""What a profile belongs to: hashes of a model's files, so that another model never gets its numbers."""
+
+import hashlib
+import re
+from pathlib import Path
+
+from partita.core.errors import InvalidInput
+
+_CHUNK_BYTES = 1 << 20
+_LEFT_OUT = {"__pycache__", ".git"}
+_EXTERNAL = re.compile(rb"location\x12(.)", re.DOTALL)
+"""Start of ONNX's ``{key: "location", value: NAME}``: field 2 and the length of the name."""
+
+
+def model_hash(path: Path) -> str:
+    """Return the sha256, hexadecimal, of a model's content: its file with ONNX external data, or its folder.
+
+    Names within a folder count, its own place does not. Raises `InvalidInput` if it cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        if path.is_dir():
+            for file in sorted(path.rglob("*")):
+                inner = file.relative_to(path)
+                if file.is_file() and not _LEFT_OUT.intersection(inner.parts):
+                    digest.update(f"{inner.as_posix()}\0{file.stat().st_size}\0".encode())
+                    _feed(digest, file)
+        else:
+            _feed(digest, path)
+            for file in external_data(path):
+                digest.update(f"\0{file.name}\0{file.stat().st_size}\0".encode())
+                _feed(digest, file)
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def external_data(path: Path) -> list[Path]:
+    """Return the files beside an .onnx file that hold its weights, found by their names within it."""
+    if path.suffix != ".onnx":
+        return []
+    names: set[str] = set()
+    content = path.read_bytes()
+    for match in _EXTERNAL.finditer(content):
+        length = match[1][0]
+        if length < 0x80:
+            names.add(content[match.end() : match.end() + length].decode("utf-8", errors="replace"))
+    inside = [path.parent / name for name in names if name and ".." not in name and not name.startswith("/")]
+    return sorted(file for file in inside if file.is_file())
+
+
+def _feed(digest: "hashlib._Hash", file: Path) -> None:
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
