@@ -6,9 +6,10 @@ Profiles are taken alone; what counts is how long a whole batch takes when all i
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -24,16 +25,28 @@ from partita.machines.dispatcher import BatchingRules, Policy
 
 _REST_S = 0.002
 """Between two plans' turns, so that the threads of one no longer spin when the next begins."""
-_LEAST_ROUNDS = 5
+_LEAST_ROUNDS = 6
 _WARM_UPS = 2
 _BURST = 3
 """Batches in a turn; the first wakes the workers up and is not counted."""
 
 
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Median times of one plan, milliseconds, from every other turn each.
+
+    The plan that is chosen by `first` is shown by `again`: the least of several noisy times is too good
+    to be true.
+    """
+
+    first: float
+    again: float
+
+
 def measure(
     path: Path, plans: Sequence[Plan], items: NDArray[np.float32], *, cores: Sequence[int], seconds: float
-) -> list[float]:
-    """Return each plan's median time for one batch, milliseconds, measured in turns for about `seconds`.
+) -> list[Times]:
+    """Return how long one batch takes each plan, measured in turns for about `seconds`.
 
     `items` (B, n) are one batch; `cores` are the logical CPUs that every plan may use.
     """
@@ -68,11 +81,11 @@ async def _contest(
     items: NDArray[np.float32],
     cores: Sequence[int],
     seconds: float,
-) -> list[float]:
+) -> list[Times]:
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         services = [await stack.enter_async_context(running(path, placed(plan, cores))) for plan in plans]
-        times: list[list[float]] = [[] for _ in plans]
+        times: list[list[float]] = [[] for _ in plans]  # of each turn
         for service in services:
             for _ in range(_WARM_UPS):
                 await answer(service, items)
@@ -82,9 +95,9 @@ async def _contest(
             for service, measured in zip(services, times, strict=True):
                 await asyncio.sleep(_REST_S)
                 turn = [await answer(service, items) for _ in range(_BURST)]
-                measured.extend(turn[1:])
+                measured.append(fmean(turn[1:]))
             rounds += 1
-        return [median(measured) * 1e3 for measured in times]
+        return [Times(median(one[::2]) * 1e3, median(one[1::2]) * 1e3) for one in times]
 
 
 @asynccontextmanager
