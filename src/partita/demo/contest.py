@@ -19,7 +19,7 @@ from partita.core.errors import RequestError
 from partita.core.plan import InstanceSpec, Plan
 from partita.engine.engine import Deployment, Engine
 from partita.engine.instance import ModelLaunch
-from partita.engine.request import Buffer, Layout, Request
+from partita.engine.request import Buffer, Layout, Request, Shapes
 from partita.engine.service import Service, ServiceSettings
 from partita.machines.dispatcher import BatchingRules, Policy
 
@@ -138,7 +138,7 @@ class _Waiting:
     def __init__(self, future: "asyncio.Future[None]") -> None:
         self._future = future
 
-    def answered(self, request: Request, outputs: list[Buffer], shapes: list[tuple[int, ...]]) -> None:  # noqa: ARG002
+    def answered(self, request: Request, outputs: Sequence[Buffer], shapes: Shapes) -> None:  # noqa: ARG002
         self._future.set_result(None)
 
     def failed(self, request: Request, error: RequestError) -> None:  # noqa: ARG002
