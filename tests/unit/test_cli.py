@@ -14,7 +14,10 @@ from partita.cli.app import COMMANDS, run
 from partita.cli.documents import plan_document, read_plan
 from partita.core.errors import InvalidInput, LoadFailed
 from partita.core.plan import InstanceSpec, Plan
+from partita.core.profile import Profile, ProfilePoint
+from partita.profiling.store import read_profile
 from partita.settings import InstanceSettings
+from partita.sources import ModelSource
 from tests.echo_server import echo_server
 
 Capture = pytest.CaptureFixture[str]
@@ -227,6 +230,33 @@ def test_a_file_that_is_no_plan(tmp_path: Path, text: str) -> None:
         read_plan(file)
     with pytest.raises(InvalidInput, match="cannot read"):
         read_plan(tmp_path / "nowhere.json")
+
+
+# --- profile --------------------------------------------------------------------------------------
+
+
+def test_profile_shows_and_writes_the_table(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = [ProfilePoint(threads=1, batch=1, mean_ms=2.5), ProfilePoint(threads=1, batch=2, mean_ms=4.5)]
+    asked: list[ModelSource] = []
+
+    def measured(_server: object) -> object:
+        return lambda source, _cores: asked.append(source) or Profile(points)
+
+    monkeypatch.setattr("partita.profiles.saved_or_measured", measured)
+    (tmp_path / "m.onnx").touch()
+    argv = ["profile", str(tmp_path / "m.onnx"), "--cores", "1", "--max-batch", "2", "--budget", "3"]
+    assert run([*argv, "-o", str(tmp_path / "p.json")]) == 0
+    assert "2.5" in capsys.readouterr().out
+    assert read_profile(tmp_path / "p.json") == Profile(points)
+    assert run([*argv, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [(p["threads"], p["batch"], p["mean_ms"]) for p in document["points"]] == [
+        (1, 1, 2.5),
+        (1, 2, 4.5),
+    ]
+    assert asked[0].max_batch == 2
 
 
 # --- bench ----------------------------------------------------------------------------------------
