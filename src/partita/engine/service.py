@@ -301,7 +301,13 @@ class Service:
         statistics = self.statistics
         statistics.count_answer(request.n_items, now_s - request.arrived_s)
         statistics.last_answer_s = now_s
-        self._end(request)
+        request.ended = True
+        request.partial = None
+        for job in request.jobs:  # all its items are settled: nothing waits or runs
+            job.ended = True
+        self._recycle(request)
+        if self.state is ServiceState.DRAINING:
+            self._changed.set()
         request.sink.answered(request, outputs, shapes)
 
     def job_failed(self, job: Job, error: RequestError) -> None:

@@ -66,16 +66,28 @@ class Inference:
         """Take a request whose body is ``data[start:]``; every failure is answered."""
         try:
             service = self._engine.service(model, version)
-            self._submit(service, connection, head, data, start)
+            memo: ServiceMemo | None = service.memo.get("oip")
+            if memo is None:
+                memo = service.memo["oip"] = ServiceMemo(service)
+            binary = start + (head.inference_header_length or 0)
+            template = memo.templates.get(data[start:binary])
+            if template is None or head.content_encoding:
+                self._submit(service, memo, connection, head, data, start)
+            else:
+                self._submit_binary(service, connection, template, data, binary)
         except RequestError as error:
             connection.respond(_error(error))
 
     def _submit(
-        self, service: Service, connection: Connection, head: RequestHead, data: bytes, start: int
+        self,
+        service: Service,
+        memo: ServiceMemo,
+        connection: Connection,
+        head: RequestHead,
+        data: bytes,
+        start: int,
     ) -> None:
-        memo = service.memo.get("oip")
-        if memo is None:
-            memo = service.memo["oip"] = ServiceMemo(service)
+        """Take a request whose JSON part was not seen before, or is not to be remembered."""
         if head.content_encoding and head.content_encoding != "identity":
             data, start = self._decompressed(data, start, head.content_encoding), 0
         length = head.inference_header_length
@@ -91,17 +103,21 @@ class Inference:
                     f"Inference-Header-Content-Length is {length}, but the body has {len(data) - start} bytes"
                 )
             text = data[start:binary]
-        template = memo.templates.get(text)
-        if template is None:
-            request = parse_infer_request(text)
-            template = make_template(request, service.signature)
-            if not template.is_all_binary:
-                self._submit_json(service, connection, request, template, data, binary)
-                return
-            if not template.request_id and len(text) <= MEMO_TEXT_BYTES:
-                if len(memo.templates) >= MEMO_ENTRIES:
-                    memo.templates.clear()
-                memo.templates[text] = template
+        request = parse_infer_request(text)
+        template = make_template(request, service.signature)
+        if not template.is_all_binary:
+            self._submit_json(service, connection, request, template, data, binary)
+            return
+        if not template.request_id and len(text) <= MEMO_TEXT_BYTES:
+            if len(memo.templates) >= MEMO_ENTRIES:
+                memo.templates.clear()
+            memo.templates[text] = template
+        self._submit_binary(service, connection, template, data, binary)
+
+    def _submit_binary(
+        self, service: Service, connection: Connection, template: Template, data: bytes, binary: int
+    ) -> None:
+        """Take a request whose tensors are ``data[binary:]``."""
         _check_size(len(data) - binary, template.binary_bytes)
         if len(template.spans) == 1:
             few = template.binary_bytes <= COPY_BYTES
@@ -188,11 +204,13 @@ class Inference:
     def answered(self, request: Request, outputs: Sequence[Buffer], shapes: Shapes) -> None:
         """Write the response straight from the worker's memory."""
         connection, template, service = request.context
-        head = connection.head
+        gzip = connection.head.accepts_gzip
+        start = template.heads.get(shapes)
+        if start is not None and not gzip and len(template.outputs) == 1:
+            connection.respond(start + outputs[template.outputs[0].index])
+            return
         try:
-            response = service.memo["oip"].replies.response(
-                template, outputs, shapes, gzip=head is not None and head.accepts_gzip
-            )
+            response = service.memo["oip"].replies.response(template, outputs, shapes, gzip=gzip)
         except RequestError as error:
             response = _error(error)
         connection.respond(response)

@@ -33,8 +33,6 @@ class Replies:
         if not gzip:
             head = template.heads.get(shapes)
             if head is not None:
-                if len(template.outputs) == 1:
-                    return head + outputs[template.outputs[0].index]
                 return b"".join((head, *(outputs[w.index] for w in template.outputs)))
         document, binaries = self._document(template, outputs, shapes)
         text = msgspec.json.encode(document)
