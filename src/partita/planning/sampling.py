@@ -1,0 +1,206 @@
+"""Lazy profiling: which ⟨t, b⟩ to measure next, and when the table is good enough.
+
+The paper measures the whole grid (Packrat §3.2). Here every promising point is looked at once, briefly, the
+cheap ones first. Then time goes where it can still change a plan: two tables are solved, one where everything is as
+fast as is plausible, one where it is as slow. While their best latencies differ for some batch B, the
+points that the two plans for B rest on are worth measuring, or measuring again; when they agree for all B,
+nothing that is left can matter.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.core.errors import InvalidInput
+from partita.planning.sampling_bounds import plausible, second_opinion
+from partita.planning.sampling_frontier import UNKNOWN_MS, Floats, FrontierSolver
+from partita.planning.sampling_iterations import IterationRule, Sample
+
+_EXCESS_POWER = 4
+"""Batches far from certain count much more than many that are nearly so: the worst regret is what hurts."""
+_UNKNOWN_GAIN = 0.3
+"""Most that measuring an unknown point is taken to sharpen its bound, as a fraction."""
+_DISCOUNT = 0.7
+"""A first look is worth it unless the point is slower per item than a smaller one by more than this."""
+_TYPICAL_ITERATIONS = 6
+_REVISIT_GAIN = 1.25
+"""Each later visit narrows the standard error by this factor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerSettings:
+    """What to profile, and how well.
+
+    Plans are wanted for every B = 1..`max_items` (default `max_batch`) and every point ⟨t, b⟩ with t up to
+    `cores` and b in `sizes` (default the powers of two up to `max_batch`). A point is worth no more time
+    once the regret of no B can be above `tolerance`.
+    """
+
+    cores: int
+    max_batch: int = 1024
+    sizes: tuple[int, ...] = ()
+    max_items: int = 0
+    tolerance: float = 0.05
+    confidence: float = 2.5
+    """Standard errors that a measured mean may plausibly be off."""
+    guess_confidence: float = 1.5
+    """Spreads that the guess for a point not measured may plausibly be off."""
+    known_error: float = 0.004
+    """Relative standard error at which a point is not measured again."""
+    look: IterationRule = field(
+        default_factory=lambda: IterationRule(relative_error=0.01, timed_s=0.25, min_iterations=1)
+    )
+    again: IterationRule = field(default_factory=IterationRule)
+    look_share: float = 0.35
+    """Of the budget, for first looks."""
+    look_limit: float = 0.02
+    """Of the budget, for one first look."""
+    always_look: float = 0.003
+    """Of the budget: a look that costs less needs no promise."""
+    start_s: float = 0.0
+    """What the first point of a thread count costs beforehand: its worker must load."""
+
+    def __post_init__(self) -> None:
+        if self.cores < 1 or self.max_batch < 1:
+            raise InvalidInput(f"cores {self.cores}, largest batch {self.max_batch}: both must be 1 or more")
+        if not self.sizes:
+            object.__setattr__(self, "sizes", tuple(1 << k for k in range(self.max_batch.bit_length())))
+        if not self.max_items:
+            object.__setattr__(self, "max_items", max(self.max_batch, self.sizes[-1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """Instruction: visit ⟨threads, batch⟩ under this rule and `record` the outcome, or `fail`."""
+
+    threads: int
+    batch: int
+    rule: IterationRule
+    expected_s: float
+
+
+class LazySampler:
+    """Ask `next`, measure, `record`; `samples` is a usable table at every moment.
+
+    To go on with an earlier table, give the points that it holds as `measured`.
+    """
+
+    def __init__(
+        self,
+        settings: SamplerSettings,
+        *,
+        budget_s: float,
+        measured: Iterable[tuple[int, int, Sample]] = (),
+    ) -> None:
+        self._settings = settings
+        self._budget_s = budget_s
+        shape = (settings.cores, len(settings.sizes))
+        self._column = {size: k for k, size in enumerate(settings.sizes)}
+        self._mean_ms = np.full(shape, np.nan)
+        self._error = np.full(shape, np.nan)
+        self._iterations = np.full(shape, _TYPICAL_ITERATIONS)
+        self._failed: NDArray[np.bool_] = np.zeros(shape, dtype=bool)
+        self._samples: dict[tuple[int, int], Sample] = {}
+        self._solver = FrontierSolver(
+            cores=settings.cores, sizes=settings.sizes, max_items=settings.max_items
+        )
+        for threads, batch, sample in measured:
+            if threads <= settings.cores and batch in self._column:
+                self.record(threads, batch, sample)
+
+    @property
+    def samples(self) -> Mapping[tuple[int, int], Sample]:
+        """All points measured, by (threads, batch)."""
+        return MappingProxyType(self._samples)
+
+    def record(self, threads: int, batch: int, sample: Sample) -> None:
+        """Take what a visit found; `sample` holds the earlier visits as well."""
+        at = (threads - 1, self._column[batch])
+        self._samples[threads, batch] = sample
+        self._mean_ms[at] = sample.mean_ms
+        self._error[at] = sample.relative_error
+        self._iterations[at] = sample.iterations
+
+    def fail(self, threads: int, batch: int) -> None:
+        """Take that the point cannot be run: it, and larger batches with as many threads, are left out."""
+        self._failed[threads - 1, self._column[batch] :] = True
+
+    def next(self, left_s: float) -> Measure | None:
+        """Return what to measure in the `left_s` seconds that are left; None when nothing is worth it."""
+        guess, spread = plausible(self._mean_ms, self._settings.sizes)
+        return self._first(guess) or self._look(guess, left_s) or self._sharpen(guess, spread, left_s)
+
+    def _first(self, guess: Floats) -> Measure | None:
+        """Return the smallest batch of the most threads that has none, whatever it costs."""
+        missing = np.isnan(self._mean_ms[:, 0]) & ~self._failed[:, 0]
+        if not missing.any():
+            return None
+        row = int(np.flatnonzero(missing)[-1])
+        expected_ms = guess[row, 0] if np.isfinite(guess[row, 0]) else 0.0
+        return self._measure(row, 0, expected_ms / 1e3)
+
+    def _look(self, guess: Floats, left_s: float) -> Measure | None:
+        """Return the cheapest promising point that nobody has looked at yet."""
+        settings = self._settings
+        cost_s = self._costs_s(guess, settings.look)
+        room_s = left_s - (1 - settings.look_share) * self._budget_s
+        wanted = np.isnan(self._mean_ms) & ~self._failed & (cost_s <= room_s)
+        wanted &= cost_s <= settings.look_limit * self._budget_s
+        sizes = np.asarray(settings.sizes)
+        least = np.fmin.reduce(self._mean_ms / sizes, axis=1, initial=np.inf)[:, None]  # ms per item
+        wanted &= (guess * _DISCOUNT / sizes < least) | (cost_s <= settings.always_look * self._budget_s)
+        if not wanted.any():
+            return None
+        row, column = divmod(int(np.where(wanted, cost_s, np.inf).argmin()), len(sizes))
+        return self._measure(row, column, float(cost_s[row, column]))
+
+    def _sharpen(self, guess: Floats, spread: Floats, left_s: float) -> Measure | None:
+        """Return the point that settles most uncertainty of plans for its time."""
+        cost_s = self._costs_s(guess * np.exp(np.minimum(spread, 1.0)), self._settings.again)
+        score = np.where((cost_s <= left_s) & ~self._failed, self._worth(guess, spread) / cost_s, 0.0)
+        if not score.max() > 0.0:
+            return None
+        row, column = divmod(int(score.argmax()), score.shape[1])
+        return self._measure(row, column, float(cost_s[row, column]))
+
+    def _worth(self, guess: Floats, spread: Floats) -> Floats:
+        """Return how much measuring each point matters to the plans of all B, (threads, sizes)."""
+        settings = self._settings
+        known = ~np.isnan(self._mean_ms)
+        middle, error = second_opinion(self._mean_ms, self._error, settings.sizes)
+        middle = np.where(known, middle, np.log(guess))
+        off = np.where(known, settings.confidence * error, settings.guess_confidence * spread)
+        usable = ~self._failed | known
+        fast = self._solver.solve(np.where(usable, np.exp(middle - off), UNKNOWN_MS))
+        sure = self._solver.solve(np.where(known, np.exp(middle + off), UNKNOWN_MS))
+        gap = np.log(sure.latency_ms / fast.latency_ms) - settings.tolerance
+        excess = np.maximum(gap, 0.0) ** _EXCESS_POWER
+        excess[0] = 0.0
+        rests_on = np.tensordot(excess, fast.uses, axes=1) + np.tensordot(excess, sure.uses, axes=1)
+        gain = np.where(known, error, np.minimum(spread, _UNKNOWN_GAIN))
+        gain[known & (self._error <= settings.known_error)] = 0.0
+        worth: Floats = rests_on * gain
+        return worth
+
+    def _costs_s(self, guess: Floats, rule: IterationRule) -> Floats:
+        """Return the seconds that a visit under this rule takes, (threads, sizes)."""
+        one_s = guess / 1e3
+        known = ~np.isnan(self._mean_ms)
+        warm = np.clip(np.ceil(rule.warm_up_s / one_s), 1, rule.warm_up)
+        warm = np.where(known & (one_s >= rule.warm_up_s), 0, warm)
+        in_time = np.maximum(np.ceil(rule.timed_s / one_s), rule.min_iterations)
+        iterations = np.minimum(np.minimum(self._iterations, in_time), rule.max_iterations)
+        begun = known.any(axis=1)[:, None]
+        cost: Floats = (warm + iterations) * one_s + np.where(begun, 0.0, self._settings.start_s)
+        return cost
+
+    def _measure(self, row: int, column: int, expected_s: float) -> Measure:
+        threads, batch = row + 1, self._settings.sizes[column]
+        sample = self._samples.get((threads, batch))
+        rule = self._settings.look
+        if sample is not None:
+            rule = replace(self._settings.again, relative_error=sample.relative_error / _REVISIT_GAIN)
+        return Measure(threads=threads, batch=batch, rule=rule, expected_s=expected_s)

@@ -1,0 +1,153 @@
+"""The best latency for every aggregate batch B = 1..N at once, and which measured points its plans rest on.
+
+The profiler asks this after every point, so it is built for one question only: all B of one table, within a
+fraction of a per cent, in about a millisecond. Plans that are really run come from the optimizer.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.core.errors import InvalidInput
+
+UNKNOWN_MS = 1e18
+"""Latency of a point that no plan may use: finite, so that zero of it costs nothing."""
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """Solution of one table.
+
+    `latency_ms` is (N + 1,) float64: the best latency for B items, index 0 unused. `uses` is
+    (N + 1, threads, sizes) bool: the points that the plan for B executes.
+    """
+
+    latency_ms: Floats
+    uses: NDArray[np.bool_]
+
+
+class FrontierSolver:
+    """Solves tables of one shape: rows t = 1..T, columns the sizes of a divisor chain such as 1, 2, 4, 8.
+
+    A chain, each size a multiple of the one before, makes the cheapest sequence of executions for c items
+    the mixed-radix digits of the cheapest c' ≥ c (padding), once every size is replaced by the cheaper of
+    itself and a repetition of the one below.
+    """
+
+    def __init__(self, *, cores: int, sizes: tuple[int, ...], max_items: int, step: float = 0.005) -> None:
+        check_chain(sizes)
+        self._cores = cores
+        self._sizes = sizes
+        self._max_items = max_items
+        self._step = step
+        self._ratios = [b // a for a, b in pairwise(sizes)]
+        top = sizes[-1]
+        padded = -(-max_items // top) * top
+        self._digits = _digits(np.arange(padded + 1), sizes)  # (sizes, padded + 1)
+
+    def solve(self, table_ms: Floats) -> Frontier:
+        """Solve a (threads, sizes) table in milliseconds; `UNKNOWN_MS` marks points that may not be used."""
+        best, origin = self._closure(table_ms)
+        served, costs = self._padded(best)
+        grid = self._grid(costs)
+        capacity = np.stack([np.searchsorted(row, grid, side="right") - 1 for row in costs])
+        np.minimum(capacity, self._max_items, out=capacity)
+        total, choice = self._fill(capacity)
+        index = np.searchsorted(total, np.arange(self._max_items + 1))
+        reached, back = np.unique(np.minimum(index, len(grid) - 1), return_inverse=True)
+        uses = self._uses(reached, capacity, choice, served, origin)
+        latency = np.where(index < len(grid), grid[np.minimum(index, len(grid) - 1)], UNKNOWN_MS)
+        return Frontier(latency_ms=latency, uses=uses[back])
+
+    def _closure(self, table_ms: Floats) -> tuple[Floats, Ints]:
+        """Return what each size costs at best, and which size it is then run as, both (threads, sizes)."""
+        best = table_ms.copy()
+        origin = np.tile(np.arange(len(self._sizes)), (len(best), 1))
+        for k in range(len(self._sizes) - 2, -1, -1):
+            cheaper = best[:, k + 1] < best[:, k]
+            best[cheaper, k] = best[cheaper, k + 1]
+            origin[cheaper, k] = origin[cheaper, k + 1]
+        for k, ratio in enumerate(self._ratios):
+            repeated = ratio * best[:, k]
+            cheaper = repeated < best[:, k + 1]
+            best[cheaper, k + 1] = repeated[cheaper]
+            origin[cheaper, k + 1] = origin[cheaper, k]
+        return best, origin
+
+    def _padded(self, best: Floats) -> tuple[Ints, Floats]:
+        """Return, both (threads, items + 1): the item count really run for c items, and its cost."""
+        exact = best @ self._digits
+        reverse = exact[:, ::-1]
+        costs = np.minimum.accumulate(reverse, axis=1)[:, ::-1]
+        last = exact.shape[1] - 1
+        positions = np.where(reverse == costs[:, ::-1], np.arange(last, -1, -1)[None, :], last + 1)
+        served = np.minimum.accumulate(positions, axis=1)[:, ::-1]
+        costs = np.ascontiguousarray(costs)
+        costs[:, 0] = 0.0
+        return served, costs
+
+    def _grid(self, costs: Floats) -> Floats:
+        known = costs[:, 1:][costs[:, 1:] < UNKNOWN_MS]
+        if not known.size:
+            return np.array([1.0])
+        low, high = known.min(), known.max()
+        count = max(1, int(np.ceil(np.log(high / low) / self._step))) + 2
+        grid: Floats = low * np.exp(self._step * np.arange(count))
+        return grid
+
+    def _fill(self, capacity: Ints) -> tuple[Ints, list[Ints]]:
+        """One-dimensional knapsack over cores, for every latency of the grid at once."""
+        totals = np.zeros((self._cores + 1, capacity.shape[1]), dtype=np.int64)
+        choice: list[Ints] = [np.zeros(capacity.shape[1], dtype=np.int64)]
+        for cores in range(1, self._cores + 1):
+            used = min(cores, len(capacity))
+            options = capacity[:used] + totals[cores - used : cores][::-1]
+            picked = options.argmax(axis=0)
+            totals[cores] = np.take_along_axis(options, picked[None, :], axis=0)[0]
+            choice.append(picked + 1)
+        return totals[self._cores], choice
+
+    def _uses(
+        self, reached: Ints, capacity: Ints, choice: list[Ints], served: Ints, origin: Ints
+    ) -> NDArray[np.bool_]:
+        uses = np.zeros((len(reached), len(capacity), len(self._sizes)), dtype=bool)
+        choices = np.stack(choice)[:, reached]
+        rows = np.arange(len(reached))
+        left = np.full(len(reached), self._cores)
+        while (left > 0).any():
+            threads = np.maximum(choices[left, rows], 1)
+            items = np.where(left > 0, capacity[threads - 1, reached], 0)
+            digits = self._digits[:, served[threads - 1, items]].T > 0  # (reached, sizes)
+            digits &= (items > 0)[:, None]
+            at, size = np.nonzero(digits)
+            uses[at, threads[at] - 1, origin[threads[at] - 1, size]] = True
+            left = np.maximum(left - threads, 0)
+        return uses
+
+
+def check_chain(sizes: tuple[int, ...]) -> None:
+    """Raise `InvalidInput` unless every size is a larger multiple of the one before."""
+    if not sizes or sizes[0] < 1:
+        raise InvalidInput("batch sizes to profile: at least one positive size is needed")
+    for a, b in pairwise(sizes):
+        if b <= a or b % a:
+            raise InvalidInput(
+                f"batch sizes to profile: {b} is not a larger multiple of {a}; "
+                "give a chain such as 1, 2, 4, 8 where each size is a multiple of the one before"
+            )
+
+
+def _digits(items: Ints, sizes: tuple[int, ...]) -> Floats:
+    """Mixed-radix digits of item counts: how often each size runs; (sizes, len(items))."""
+    left = items.copy()
+    digits = np.zeros((len(sizes), len(items)))
+    for k in range(len(sizes) - 1, -1, -1):
+        digits[k] = left // sizes[k]
+        left = left - digits[k].astype(np.int64) * sizes[k]
+    digits[0] += left > 0
+    return digits
