@@ -15,6 +15,7 @@ from partita.cli.documents import plan_document, read_plan
 from partita.core.errors import InvalidInput, LoadFailed
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.profile import Profile, ProfilePoint
+from partita.deploy import Profiler
 from partita.profiling.store import read_profile
 from partita.settings import InstanceSettings
 from partita.sources import ModelSource
@@ -241,8 +242,12 @@ def test_profile_shows_and_writes_the_table(
     points = [ProfilePoint(threads=1, batch=1, mean_ms=2.5), ProfilePoint(threads=1, batch=2, mean_ms=4.5)]
     asked: list[ModelSource] = []
 
-    def measured(_server: object) -> object:
-        return lambda source, _cores: asked.append(source) or Profile(points)
+    def measured(_server: object) -> Profiler:
+        def profiler(source: ModelSource, _cores: tuple[int, ...]) -> Profile:
+            asked.append(source)
+            return Profile(points)
+
+        return profiler
 
     monkeypatch.setattr("partita.profiles.saved_or_measured", measured)
     (tmp_path / "m.onnx").touch()
