@@ -1,6 +1,5 @@
 """The whole demo, short: every image answered as the model alone would, nothing failed, a picture drawn."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,14 +26,3 @@ def test_the_demo(tmp_path: Path) -> None:
     assert result.picture == tmp_path / "output" / PICTURE
     assert (tmp_path / "output" / PICTURE).stat().st_size > 10_000
     assert any("99.33% of 450 images right" in line for line in lines)
-
-
-@pytest.mark.e2e
-def test_without_matplotlib_the_demo_says_so_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    lines: list[str] = []
-    result = run_demo(seconds=1.0, output=tmp_path, report=lines.append)
-    assert result.picture is None
-    assert any("partita[plot]" in line for line in lines)

@@ -11,7 +11,7 @@ import pytest
 from partita.core.errors import MissingExtra
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.profile import Profile, ProfilePoint
-from partita.demo import digits, picture
+from partita.demo import digits, picture, run
 from partita.demo.report import (
     Contender,
     DemoResult,
@@ -124,3 +124,12 @@ def test_no_matplotlib_names_the_extra(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=r"partita\[plot\]"):
         picture.draw(tmp_path / "picture.png", [report()], machine="")
+
+
+def test_without_matplotlib_the_demo_says_so_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    lines: list[str] = []
+    assert run.draw_picture(tmp_path / "picture.png", [report()], "", lines.append) is None
+    assert any("partita[plot]" in line for line in lines)

@@ -71,7 +71,7 @@ def run_demo(*, seconds: float, output: Path, report: Report) -> DemoResult:
     report(f"served over HTTP, {clients.CLIENTS} requests of one image each in flight:")
     for model in models:
         report(load_line(model))
-    drawn = _draw(output / PICTURE, models, str(topology), report)
+    drawn = draw_picture(output / PICTURE, models, str(topology), report)
     return DemoResult(
         machine=f"{topology.cpu_model}, {topology}",
         models=models,
@@ -158,7 +158,8 @@ def _serve(source: ModelSource, plan: Plan, stage: _Stage) -> tuple[float, Load]
     return stage.data.accuracy(answers), load
 
 
-def _draw(path: Path, models: Sequence[ModelReport], machine: str, report: Report) -> Path | None:
+def draw_picture(path: Path, models: Sequence[ModelReport], machine: str, report: Report) -> Path | None:
+    """Write the picture and return where it is; None, said aloud, without matplotlib."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         picture.draw(path, models, machine=machine)
