@@ -119,7 +119,7 @@ def plan_for(source: ModelSource, topology: Topology, cores: tuple[int, ...], pr
     """Return the placed plan of one model: by hand, else from a profile, else the safe one."""
     settings = source.settings
     if settings.instances:
-        return place(_by_hand(settings.instances, source), topology, cores=cores)
+        return place(_by_hand(settings.instances, source, topology, cores), topology, cores=cores)
     profile = profiler(source, cores)
     if profile is None or not profile.points:
         return place(safe_plan(len(cores), source.max_batch), topology, cores=cores)
@@ -137,10 +137,22 @@ def safe_plan(cores: int, max_batch: int) -> Plan:
     return Plan(instances=(instance,), cores=cores, batch=max_batch)
 
 
-def _by_hand(instances: Sequence[InstanceSettings], source: ModelSource) -> Plan:
+def _by_hand(
+    instances: Sequence[InstanceSettings], source: ModelSource, topology: Topology, cores: tuple[int, ...]
+) -> Plan:
     specs = []
+    socket_of = {cpu.cpu: cpu.socket for cpu in topology.cpus}
+    free = list(cores)
     for given in instances:
         cpus = parse_cpu_list(given.cores) if given.cores is not None else ()
+        if given.socket is not None and given.threads is not None:
+            cpus = tuple([c for c in free if socket_of.get(c) == given.socket][: given.threads])
+            if len(cpus) < given.threads:
+                raise InvalidInput(
+                    f"[model.{source.name}] instances: socket {given.socket} has {len(cpus)} free cores, "
+                    f"an instance wants {given.threads}"
+                )
+        free = [core for core in free if core not in cpus]
         threads = len(cpus) or given.threads or 1
         r = min(given.micro_batch or given.batch, given.batch)
         full, rest = divmod(given.batch, r)

@@ -4,11 +4,9 @@ A single model is an ensemble of one: its service has one member and the identit
 """
 
 import asyncio
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import count as counter
 from typing import Any
 
 from partita.core.clock import Clock
@@ -24,6 +22,7 @@ from partita.core.errors import (
 from partita.core.plan import Plan
 from partita.core.tensors import Signature
 from partita.engine.arena import ALIGNMENT, InputArena
+from partita.engine.deadlines import Deadlines
 from partita.engine.instance import ModelLaunch
 from partita.engine.member import InstanceFactory, Member
 from partita.engine.request import Buffer, Layout, Request, Shapes, Sink, joined
@@ -84,9 +83,7 @@ class Service:
         self._loop = loop
         self._clock = clock
         self._now_s = clock.now_s
-        self._deadlines: list[tuple[float, int, Request]] = []
-        self._deadline_order = counter()
-        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._deadlines = Deadlines(self._late, loop=loop, clock=clock)
         self._changed = asyncio.Event()
         self.memo: dict[Any, Any] = {}
         """For protocols: what they derived from this service's signature, kept as long as the service."""
@@ -158,8 +155,7 @@ class Service:
             await self._wait_until(lambda: self.member.is_gone, self._now_s() + 5.0)
         self.member.forget()
         self.state = ServiceState.STOPPED
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
+        self._deadlines.cancel()
         self.arena.close()
 
     def abandon(self, reason: str) -> None:
@@ -246,7 +242,7 @@ class Service:
         self.statistics.accepted += 1
         limit_s = deadline_s if deadline_s is not None else self.settings.deadline_s
         if limit_s is not None:
-            self._set_deadline(request, request.arrived_s + limit_s)
+            self._deadlines.set(request, request.arrived_s + limit_s)
 
     def _refused(self, error: RequestError) -> RequestError:
         self.statistics.count_refusal(error.code)
@@ -350,24 +346,8 @@ class Service:
             request.jobs.clear()  # they point back: no cycle is left for the collector
             extent.pool.release(extent)
 
-    # --- deadlines --------------------------------------------------------------------------------
-
-    def _set_deadline(self, request: Request, at_s: float) -> None:
-        request.deadline_s = at_s
-        heapq.heappush(self._deadlines, (at_s, next(self._deadline_order), request))
-        if self._deadline_timer is None or at_s < self._deadline_timer.when():
-            if self._deadline_timer is not None:
-                self._deadline_timer.cancel()
-            self._deadline_timer = self._loop.call_at(at_s, self._deadlines_passed)
-
-    def _deadlines_passed(self) -> None:
-        self._deadline_timer = None
-        now_s = self._now_s()
-        while self._deadlines and (self._deadlines[0][2].ended or self._deadlines[0][0] <= now_s):
-            _, _, request = heapq.heappop(self._deadlines)
-            self.fail(request, DeadlineExceeded("the request's deadline passed before its answer was there"))
-        if self._deadlines:
-            self._deadline_timer = self._loop.call_at(self._deadlines[0][0], self._deadlines_passed)
+    def _late(self, request: Request) -> None:
+        self.fail(request, DeadlineExceeded("the request's deadline passed before its answer was there"))
 
     # --- members ----------------------------------------------------------------------------------
 
