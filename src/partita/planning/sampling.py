@@ -1,7 +1,7 @@
 """Lazy profiling: which ⟨t, b⟩ to measure next, and when the table is good enough.
 
 The paper measures the whole grid (Packrat §3.2). Here every promising point is looked at once, briefly, the
-cheap ones first. Then time goes where it can still change a plan: two tables are solved, one where everything is as
+cheap ones first. Then time goes where it can still change a plan: two tables are solved, one where all is as
 fast as is plausible, one where it is as slow. While their best latencies differ for some batch B, the
 points that the two plans for B rest on are worth measuring, or measuring again; when they agree for all B,
 nothing that is left can matter.
@@ -130,15 +130,21 @@ class LazySampler:
 
     def next(self, left_s: float) -> Measure | None:
         """Return what to measure in the `left_s` seconds that are left; None when nothing is worth it."""
+        if left_s <= 0:
+            return None
         guess, spread = plausible(self._mean_ms, self._settings.sizes)
         return self._first(guess) or self._look(guess, left_s) or self._sharpen(guess, spread, left_s)
 
     def _first(self, guess: Floats) -> Measure | None:
-        """Return the smallest batch of the most threads that has none, whatever it costs."""
-        missing = np.isnan(self._mean_ms[:, 0]) & ~self._failed[:, 0]
-        if not missing.any():
+        """Return the smallest batch for a thread count without any, far from those that have one."""
+        missing = np.flatnonzero(np.isnan(self._mean_ms[:, 0]) & ~self._failed[:, 0])
+        if not missing.size:
             return None
-        row = int(np.flatnonzero(missing)[-1])
+        begun = np.flatnonzero(~np.isnan(self._mean_ms[:, 0]))
+        row = int(missing[-1])
+        if begun.size:
+            far = np.abs(missing[:, None] - begun[None, :]).min(axis=1)
+            row = int(missing[far.argmax()])
         expected_ms = guess[row, 0] if np.isfinite(guess[row, 0]) else 0.0
         return self._measure(row, 0, expected_ms / 1e3)
 

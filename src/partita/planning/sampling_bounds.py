@@ -45,7 +45,7 @@ def second_opinion(measured_ms: Floats, error: Floats, sizes: tuple[int, ...]) -
     """Return the logarithm of each measured point and its spread, the neighbours' word weighed in.
 
     `error` is the relative standard error of each mean, (threads, sizes), NaN where not measured, as the
-    results then are. Two iterations of a long batch say less than what the thread counts around it say together.
+    results then are. Two iterations of a long batch say less than the thread counts around it together.
     """
     logarithm = np.log(measured_ms)
     near = _nearness(len(measured_ms))

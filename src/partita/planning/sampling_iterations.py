@@ -98,6 +98,16 @@ class PointRun:
         self._squares += off * (ms - self._mean)
 
     @property
+    def iterations(self) -> int:
+        """Timed iterations of this visit."""
+        return self._count
+
+    @property
+    def visit_mean_ms(self) -> float:
+        """Mean of this visit's timed iterations alone."""
+        return self._mean
+
+    @property
     def sample(self) -> Sample:
         """Everything known of the point: this visit and those before."""
         assert self._count, "no iteration recorded yet"

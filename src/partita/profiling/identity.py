@@ -1,10 +1,16 @@
 """What a profile belongs to: hashes of a model's files, so that another model never gets its numbers."""
 
 import hashlib
+import platform
 import re
+from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 
 from partita.core.errors import InvalidInput
+from partita.core.profile import Provenance
+from partita.core.topology import Topology
+from partita.engine.instance import ModelLaunch
 
 _CHUNK_BYTES = 1 << 20
 _LEFT_OUT = {"__pycache__", ".git"}
@@ -53,3 +59,47 @@ def _feed(digest: "hashlib._Hash", file: Path) -> None:
     with file.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             digest.update(chunk)
+
+
+def installed_version(runtime: str) -> str:
+    """Return the version that a worker of this runtime would have, "" where that cannot be told."""
+    if runtime == "python":
+        return platform.python_version()
+    try:
+        return metadata.version(runtime)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def provenance_of(
+    launch: ModelLaunch,
+    *,
+    model_path: Path,
+    topology: Topology,
+    runtime_version: str | None = None,
+    dimensions: Mapping[str, int] | None = None,
+) -> Provenance:
+    """Return what a profile of this model here belongs to. Raises `InvalidInput` for unreadable files.
+
+    Without a worker to ask, the version is the installed one and the sizes of axes are those given.
+    """
+    return Provenance(
+        model_hash=model_hash(model_path),
+        runtime=launch.runtime,
+        runtime_version=installed_version(launch.runtime) if runtime_version is None else runtime_version,
+        cpu_model=topology.cpu_model,
+        topology=str(topology),
+        dimensions=dict(launch.dimensions if dimensions is None else dimensions),
+        handler_hash=_handling_hash(launch),
+    )
+
+
+def _handling_hash(launch: ModelLaunch) -> str:
+    """Return a hash of the handler and the runtime's options; "" without either."""
+    if launch.handler is None and not launch.options:
+        return ""
+    digest = hashlib.sha256(repr(sorted(launch.options.items())).encode())
+    if launch.handler is not None:
+        file, _, name = launch.handler.rpartition(":")
+        digest.update(f"\0{name}\0{model_hash(Path(file))}".encode())
+    return digest.hexdigest()

@@ -149,7 +149,7 @@ def _fitted(array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
     if not array.size or not fits:
         raise InvalidInput(
             f"samples of input {spec.name} have shape {list(array.shape)}; "
-            f"expected [items, {', '.join('any' if w == DYNAMIC else str(w) for w in wanted)}], at least 1 item"
+            f"expected [items, {', '.join('any' if w == DYNAMIC else str(w) for w in wanted)}], 1 or more"
         )
     if spec.datatype is DataType.BYTES:
         texts = [text.encode() if isinstance(text, str) else bytes(text) for text in array.ravel().tolist()]

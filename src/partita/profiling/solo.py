@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from partita.core.clock import Clock
 from partita.core.errors import ConnectionClosed, LoadFailed, PartitaError
 from partita.engine.instance import ModelLaunch
 from partita.profiling.inputs import Items, packed, rows
@@ -61,7 +60,7 @@ class InputRows:
         self._offsets: tuple[int, ...] = ()
 
     def use(self, items: Items, *, largest: int) -> None:
-        """Lay out room for batches of up to `largest` of these items. Raises `MemoryError` if it is too much."""
+        """Lay out room for batches of up to `largest` of these items. Raises `MemoryError`."""
         self._items = items
         starts, at = [], 0
         for array in items.values():
@@ -111,7 +110,7 @@ class InputRows:
 
 
 class SoloWorker:
-    """A pinned worker with t threads. `start` returns at once, `until_ready` waits; `close` always ends it."""
+    """A pinned worker with t threads. `until_ready` waits for it; `close` always ends it."""
 
     def __init__(
         self,
@@ -120,14 +119,12 @@ class SoloWorker:
         cores: Sequence[int],
         argv: Sequence[str],
         inputs: SharedMemory,
-        clock: Clock,
         execution_limit_s: float,
         max_batch: int = _WARM_UP_BATCH,
     ) -> None:
         self.launch = launch
         self.cores = tuple(cores)
         self.ready: Ready | None = None
-        self._clock = clock
         self._limit_s = execution_limit_s
         self._batch_id = 0
         self._outputs: SharedMemory | None = None

@@ -13,6 +13,7 @@ import msgspec
 from partita.core.errors import InvalidInput, PartitaError, ProfileMismatch
 from partita.core.profile import Profile, ProfilePoint, Provenance
 from partita.profiling.csv_table import read_csv
+from partita.profiling.inputs import DEFAULT_AXIS
 
 FORMAT = 1
 
@@ -67,7 +68,7 @@ def load(path: Path) -> Profile:
         raise InvalidInput(f"{path} is not a Partita profile: {error}") from error
     if file.partita_profile != FORMAT:
         raise InvalidInput(
-            f"{path} is a profile of format {file.partita_profile}, this Partita reads {FORMAT}: profile again"
+            f"{path} is a profile of format {file.partita_profile}, this one reads {FORMAT}: profile again"
         )
     for point in file.points:
         _check(path, point)
@@ -89,20 +90,30 @@ def require_same(stored: Provenance | None, current: Provenance, *, where: str) 
 
 
 def cached_path(folder: Path, provenance: Provenance) -> Path:
-    """Return where the profile of this provenance lies in a cache folder, whether it is there or not."""
-    key = hashlib.sha256(msgspec.json.encode(_plain(provenance), order="sorted")).hexdigest()
+    """Return where the profile of this provenance lies in a cache folder, whether it is there or not.
+
+    Axes of the default size count as not given, as they are before a model was ever loaded.
+    """
+    known = {**_plain(provenance), "dimensions": _given(provenance)}
+    key = hashlib.sha256(msgspec.json.encode(known, order="sorted")).hexdigest()
     return folder / f"{key[:32]}.json"
 
 
 def load_cached(folder: Path, provenance: Provenance) -> Profile | None:
-    """Return the cached profile of exactly this provenance; None if there is none that can be read."""
+    """Return the cached profile of this provenance; None if there is none that can be read."""
     path = cached_path(folder, provenance)
     if not path.exists():
         return None
-    with contextlib.suppress(InvalidInput):
+    try:
         profile = load(path)
-        return profile if profile.provenance == provenance else None
-    return None
+    except InvalidInput:
+        return None
+    found = profile.provenance
+    return profile if found is not None and cached_path(folder, found) == path else None
+
+
+def _given(provenance: Provenance) -> dict[str, int]:
+    return {name: size for name, size in provenance.dimensions.items() if size != DEFAULT_AXIS}
 
 
 def _plain(provenance: Provenance) -> dict[str, object]:

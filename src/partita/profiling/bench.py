@@ -1,0 +1,113 @@
+"""The workers that a model is measured with: one for each thread count, asleep while another runs."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from partita.core.clock import Clock
+from partita.core.errors import PartitaError
+from partita.core.tensors import Signature
+from partita.engine.instance import ModelLaunch
+from partita.profiling.inputs import Items
+from partita.profiling.solo import InputRows, SoloWorker
+from partita.system.memory import available_bytes
+
+_ROOM = 2.0
+"""A further worker starts beside the others while memory for this many is free."""
+
+
+class Took(NamedTuple):
+    """Time of one execution as the worker itself saw it, and of that the inference alone."""
+
+    total_ms: float
+    infer_ms: float
+
+
+class Bench:
+    """Starts workers when first needed; `close` ends all of them."""
+
+    def __init__(
+        self,
+        launch: ModelLaunch,
+        *,
+        cores: Sequence[int],
+        argv: Sequence[str],
+        arena_bytes: int,
+        clock: Clock,
+        execution_limit_s: float,
+        note: Callable[[str], None],
+    ) -> None:
+        self.load_s = 0.0
+        """Longest time from starting a worker process until it was ready."""
+        self._launch = launch
+        self._cores = tuple(cores)
+        self._argv = tuple(argv)
+        self._clock = clock
+        self._execution_limit_s = execution_limit_s
+        self._note = note
+        self._said: set[str] = set()
+        self._workers: dict[int, SoloWorker] = {}
+        self._rows = InputRows(arena_bytes)
+
+    def begin(self) -> tuple[Signature, str]:
+        """Load the model with all cores; returns signature and runtime version. Raises `LoadFailed`."""
+        worker = self._worker(len(self._cores))
+        assert worker.ready is not None
+        return worker.ready.signature, worker.ready.runtime_version
+
+    def use(self, items: Items, *, largest: int) -> None:
+        """Measure with these items, in batches of up to `largest`. Raises `MemoryError` if X is too small."""
+        self._rows.use(items, largest=largest)
+
+    def run(self, threads: int, batch: int) -> Took:
+        """Execute one batch. Raises `ExecutionFailed`, `LoadFailed` or `MemoryError`."""
+        done = self._worker(threads).run(self._rows.batch(batch))
+        return Took(done.total_ns / 1e6, done.infer_ns / 1e6)
+
+    def resident_bytes(self, threads: int) -> int | None:
+        """Memory that the worker of this thread count holds now."""
+        worker = self._workers.get(threads)
+        return None if worker is None else worker.resident_bytes()
+
+    def drop(self, threads: int) -> None:
+        """End the worker of this thread count; the next `run` starts a new one."""
+        worker = self._workers.pop(threads, None)
+        if worker is not None:
+            worker.kill()
+
+    def close(self) -> None:
+        """End all workers and let go of X."""
+        for threads in list(self._workers):
+            self.drop(threads)
+        self._rows.close()
+
+    def _worker(self, threads: int) -> SoloWorker:
+        if threads in self._workers:
+            self._workers[threads] = self._workers.pop(threads)  # the last used is last
+            return self._workers[threads]
+        self._make_room()
+        begun_s = self._clock.now_s()
+        worker = SoloWorker(
+            self._launch,
+            cores=self._cores[:threads],
+            argv=self._argv,
+            inputs=self._rows.memory,
+            execution_limit_s=self._execution_limit_s,
+        )
+        self._workers[threads] = worker
+        try:
+            ready = worker.until_ready()
+        except PartitaError:
+            self.drop(threads)
+            raise
+        self.load_s = max(self.load_s, self._clock.now_s() - begun_s)
+        for warning in ready.warnings:
+            if warning not in self._said:
+                self._said.add(warning)
+                self._note(warning)
+        return worker
+
+    def _make_room(self) -> None:
+        """End the worker that was used longest ago where memory for one more may be short."""
+        largest = max((w.resident_bytes() or 0 for w in self._workers.values()), default=0)
+        while self._workers and (free := available_bytes()) is not None and free < _ROOM * largest:
+            self.drop(next(iter(self._workers)))
