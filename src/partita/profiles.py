@@ -36,7 +36,7 @@ class Measuring:
 
 
 def saved_or_measured(server: ServerSettings, listener: Listener | None = None) -> Profiler:
-    """Return the profiler for ``[server] tune``: the cached profile, else one measured now (but for ``never``)."""
+    """Return the profiler for ``[server] tune``: the cache, then measuring unless that is ``never``."""
     topology = read_topology()
     measuring = Measuring(budget_s=server.tune_budget_s, listener=listener or logging_listener())
 
