@@ -83,7 +83,7 @@ class Member:
     def start(self, plan: Plan, numbers: "list[int]") -> None:
         """Start the plan's instances; `numbers` are theirs, unique on this machine."""
         for number, spec in zip(numbers, plan.instances, strict=True):
-            self._leases.register(number, spec.cores)
+            self._leases.register(number, spec.cores, self.schedule)
         for number, spec in zip(numbers, plan.instances, strict=True):
             instance = self._make_instance(number, spec, self.launch, self)
             self.instances[number] = instance
@@ -242,10 +242,11 @@ class Member:
     def _dispatch(self) -> None:
         self._is_scheduled = False
         dispatcher = self.dispatcher
-        for batch in dispatcher.take(self._clock.now_s()):
+        now_s = self._clock.now_s()
+        for batch in dispatcher.take(now_s):
             instance = self.instances[batch.instance]
             instance.execute(execute_message(batch, instance.next_slot()))
-        wake_s = dispatcher.next_wake_s()
+        wake_s = dispatcher.next_wake_s(now_s)
         if wake_s is not None and (self._timer is None or wake_s < self._timer.when()):
             self._cancel_timer()
             self._timer = self._loop.call_at(wake_s, self._tick)

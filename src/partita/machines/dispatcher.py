@@ -104,6 +104,7 @@ class Dispatcher:
     def remove_instance(self, instance: int) -> None:
         """Forget an idle instance."""
         assert not self._seats[instance].batches, "remove_instance needs an idle instance"
+        self._leases.withdraw(instance)
         del self._seats[instance]
         self._order_seats()
 
@@ -122,6 +123,7 @@ class Dispatcher:
         in `MAX_DEATHS` deaths fails.
         """
         seat = self._seats.pop(instance)
+        self._leases.withdraw(instance)
         self._order_seats()
         if not seat.batches:
             return Lost([], None, [])
@@ -139,6 +141,7 @@ class Dispatcher:
         return Lost(failed, executing, touched)
 
     def _order_seats(self) -> None:
+        self._withdraw_all()  # an aggregate batch asks for all its seats at once: they queue up anew together
         taking = (s for s in self._seats.values() if not s.retiring)
         self._by_size = sorted(taking, key=lambda s: (-s.threads, -s.batch, s.instance))
 
@@ -158,6 +161,8 @@ class Dispatcher:
             job.ended = True
             if job.settled + job.running < job.n_items:
                 self.queue.drop(job)
+                if not self.queue.items:
+                    self._withdraw_all()
 
     def unfinished_jobs(self) -> list[Job]:
         """Every job that was admitted and has not ended."""
@@ -170,6 +175,7 @@ class Dispatcher:
     def take(self, now_s: float) -> list[Batch]:
         """Form every batch that the policy allows now; the caller sends them."""
         if not self.queue.items:
+            self._withdraw_all()
             return []
         if self.rules.policy is Policy.AGGREGATE:
             return self._take_aggregate(now_s)
@@ -180,10 +186,15 @@ class Dispatcher:
         queue = self.queue
         for seat in self._by_size:
             if not queue.items:
+                self._withdraw_all()
                 return batches
-            if seat.batches or not self._leases.can_lease(seat.instance):
+            if seat.batches:
                 continue
             if not self._worth_starting(seat, now_s):
+                self._leases.withdraw(seat.instance)
+                continue
+            if not self._leases.can_lease(seat.instance):
+                self._leases.wait((seat.instance,))
                 continue
             batch = self._form(seat, seat.micro_batch, (), now_s)
             if batch is not None:
@@ -200,6 +211,11 @@ class Dispatcher:
                     batches.append(batch)
         return batches
 
+    def _withdraw_all(self) -> None:
+        if self._leases.has_waiting:
+            for instance in self._seats:
+                self._leases.withdraw(instance)
+
     def _worth_starting(self, seat: Seat, now_s: float) -> bool:
         wait_s = self.rules.batch_timeout_s
         if wait_s <= 0 or self.queue.next_lane_items(seat.micro_batch) >= seat.micro_batch:
@@ -209,29 +225,35 @@ class Dispatcher:
 
     def _take_aggregate(self, now_s: float) -> list[Batch]:
         seats = self._by_size
-        if not seats or any(s.batches or not self._leases.can_lease(s.instance) for s in seats):
+        if not seats or any(s.batches for s in seats):
             return []
         total = sum(s.batch for s in seats)
         waiting = self.queue.next_lane_items(total)
         head = self.queue.head()
-        if head is None:
+        if head is None or (
+            waiting < total and not head.deaths and now_s - head.admitted_s < self.rules.batch_timeout_s
+        ):
+            self._withdraw_all()
             return []
-        if waiting < total and not head.deaths and now_s - head.admitted_s < self.rules.batch_timeout_s:
+        together = [s.instance for s in seats]
+        if not all(self._leases.can_lease(instance, together) for instance in together):
+            self._leases.wait(together)
             return []
         batches = []
         for seat, share in zip(seats, _shares(waiting, [s.batch for s in seats]), strict=True):
-            if share and self.queue.items and self._leases.can_lease(seat.instance):
+            if share and self.queue.items and self._leases.can_lease(seat.instance, together):
                 executions = seat.executions if share == seat.batch else ()
                 batch = self._form(seat, share, executions or _split(share, seat.micro_batch), now_s)
                 if batch is not None:
                     batches.append(batch)
+        self._withdraw_all()
         return batches
 
     def _form(self, seat: Seat, limit: int, executions: tuple[int, ...], now_s: float) -> Batch | None:
         pieces, items = self.queue.take(limit)
         if not items:
             return None
-        if items > seat.micro_batch and items != limit:
+        if executions and items != limit:
             executions = _split(items, seat.micro_batch)
         self._next_batch_id += 1
         batch = Batch(self._next_batch_id, seat.instance, pieces, items, executions, now_s)
@@ -269,7 +291,7 @@ class Dispatcher:
         return batch
 
     def _give_back(self, batch: Batch, *, alone: bool) -> None:
-        for piece in batch.pieces if alone else reversed(batch.pieces):
+        for piece in batch.pieces:
             job, _, count = piece
             job.running -= count
             if not job.ended:
@@ -278,14 +300,19 @@ class Dispatcher:
 
     # --- time -------------------------------------------------------------------------------------
 
-    def next_wake_s(self) -> float | None:
-        """When to call `take`, `expired_job` and `hung_instances` again if nothing else happens."""
+    def next_wake_s(self, now_s: float) -> float | None:
+        """When to call `take`, `expired_job` and `hung_instances` again if nothing else happens.
+
+        `now_s` is the time that `take` was called with: a batch timeout that had passed by then is no
+        reason to wake, since what is missing is an idle instance or its cores.
+        """
         rules = self.rules
         times = [s.started_s + rules.execution_limit_s for s in self._seats.values() if s.batches]
         if self.queue.items:
             if rules.batch_timeout_s > 0:
                 head = self.queue.head()
-                if head is not None and any(not s.batches for s in self._by_size):
+                is_early = head is not None and now_s - head.admitted_s < rules.batch_timeout_s
+                if head is not None and is_early and any(not s.batches for s in self._by_size):
                     times.append(head.admitted_s + rules.batch_timeout_s)
             if rules.queue_timeout_s is not None:
                 oldest = self.queue.oldest_unstarted()
@@ -303,9 +330,15 @@ class Dispatcher:
         return oldest
 
     def hung_instances(self, now_s: float) -> list[int]:
-        """Instances whose batch has executed longer than allowed: kill their workers."""
+        """Instances whose batch has executed longer than allowed: kill their workers.
+
+        One that is still there after another such time is told again.
+        """
         limit_s = self.rules.execution_limit_s
-        return [s.instance for s in self._seats.values() if s.batches and now_s - s.started_s >= limit_s]
+        hung = [s for s in self._seats.values() if s.batches and now_s - s.started_s >= limit_s]
+        for seat in hung:
+            seat.started_s = now_s
+        return [seat.instance for seat in hung]
 
     def check(self) -> None:
         """Assert the conservation laws of queue, seats and leases."""

@@ -38,7 +38,7 @@ class JobQueue:
         lane.append(job)
 
     def put_back(self, piece: Piece, *, alone: bool) -> None:
-        """Return a piece that was taken but not settled; it goes before everything that waits."""
+        """Return a piece that was taken but not settled; it goes before everything that was never taken."""
         self.items += piece[2]
         (self._alone if alone else self._returned).append(piece)
 
@@ -84,7 +84,7 @@ class JobQueue:
 
     def next_lane_items(self, enough: int) -> int:
         """Items that one batch could take now, counted only up to `enough`."""
-        if len(self._lanes) == 1 and not self._alone:
+        if len(self._lanes) == 1 and not self._alone and not self._returned:
             return min(self.items, enough)
         count = 0
         for _, _, n in self._peek_pieces():
@@ -110,10 +110,10 @@ class JobQueue:
     def take(self, limit: int) -> tuple[list[Piece], int]:
         """Take up to `limit` items of one lane, oldest first; returns the pieces and their item count.
 
-        A piece that must run alone comes alone, whatever the limit.
+        A piece that must run alone comes alone; one that is larger than the limit comes in parts.
         """
         if self._alone:
-            piece = self._take_alone()
+            piece = self._take_alone(limit)
             if piece is not None:
                 return [piece], piece[2]
         pieces: list[Piece] = []
@@ -138,14 +138,17 @@ class JobQueue:
         self.items -= taken
         return pieces, taken
 
-    def _take_alone(self) -> Piece | None:
+    def _take_alone(self, limit: int) -> Piece | None:
         while self._alone:
-            piece = self._alone.popleft()
-            job, _, count = piece
-            if not job.ended:
-                job.running += count
-                self.items -= count
-                return piece
+            job, first, count = self._alone.popleft()
+            if job.ended:
+                continue
+            if count > limit:
+                self._alone.appendleft((job, first + limit, count - limit))
+                count = limit
+            job.running += count
+            self.items -= count
+            return job, first, count
         return None
 
     def _take_returned(self, pieces: list[Piece], limit: int) -> int:

@@ -1,10 +1,13 @@
 """Core leases: the one rule that Σ threads executing ≤ cores, at every moment (DESIGN §2).
 
 Instances stay resident; executing needs a lease on the instance's cores. Where no other instance shares
-them the lease is always free, so a plan of disjoint instances pays nothing for the rule.
+them the lease is always free, so a plan of disjoint instances pays nothing for the rule. Where they do,
+instances take turns: who finds the cores leased waits, and who came later does not get them before.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+
+Wake = Callable[[], None]
 
 
 class CoreLeases:
@@ -14,16 +17,27 @@ class CoreLeases:
         self._cores: dict[int, frozenset[int]] = {}
         self._rivals: dict[int, frozenset[int]] = {}
         self._held: set[int] = set()
+        self._waiting: dict[int, None] = {}
+        """Instances that have work and wait for their cores, in the order in which they came."""
+        self._wakes: dict[int, Wake] = {}
 
-    def register(self, instance: int, cores: Collection[int]) -> None:
-        """Make an instance known, with the cores that it executes on (none = it contends with nobody)."""
+    def register(self, instance: int, cores: Collection[int], wake: Wake | None = None) -> None:
+        """Make an instance known, with the cores that it executes on (none = it contends with nobody).
+
+        `wake` is called when cores that it waits for may have become free; it asks `can_lease` again, later.
+        """
         assert instance not in self._cores, instance
         self._cores[instance] = frozenset(cores)
+        if wake is not None:
+            self._wakes[instance] = wake
         self._find_rivals()
 
     def forget(self, instance: int) -> None:
         """Drop an instance that is gone, with its lease if it held one."""
         self._held.discard(instance)
+        self._waiting.pop(instance, None)
+        self._wake_rivals(instance)
+        self._wakes.pop(instance, None)
         del self._cores[instance]
         self._find_rivals()
 
@@ -37,25 +51,64 @@ class CoreLeases:
         """Whether another instance shares a core with this one."""
         return bool(self._rivals[instance])
 
-    def can_lease(self, instance: int) -> bool:
-        """Whether none of the instance's cores is leased to another."""
-        return self._held.isdisjoint(self._rivals[instance])
+    @property
+    def has_waiting(self) -> bool:
+        """Whether anybody waits for cores."""
+        return bool(self._waiting)
+
+    def can_lease(self, instance: int, together: Collection[int] = ()) -> bool:
+        """Whether its cores are leased to nobody, and nobody came before it who waits for one of them.
+
+        Those in `together` are asked for at the same time and do not stand in each other's way.
+        """
+        rivals = self._rivals[instance]
+        if not self._held.isdisjoint(rivals):
+            return False
+        for waiting in self._waiting:
+            if waiting == instance:
+                return True
+            if waiting in rivals and waiting not in together:
+                return False
+        return True
+
+    def wait(self, instances: Collection[int]) -> None:
+        """Queue up for cores that are not free now; who waits already keeps the place."""
+        for instance in instances:
+            assert instance not in self._held, instance
+            self._waiting.setdefault(instance)
+
+    def withdraw(self, instance: int) -> None:
+        """The instance has no work any more: it waits no longer."""
+        if instance in self._waiting:
+            del self._waiting[instance]
+            self._wake_rivals(instance)
+
+    def _wake_rivals(self, instance: int) -> None:
+        if self._waiting:
+            for rival in self._rivals[instance]:
+                if rival in self._waiting and rival in self._wakes:
+                    self._wakes[rival]()
 
     def lease(self, instance: int) -> None:
         """Take the cores; ask `can_lease` first. Taking a lease twice is an error."""
-        assert self.can_lease(instance), f"cores of instance {instance} are leased to another"
-        assert instance not in self._held, instance
-        self._held.add(instance)
+        held = self._held
+        assert held.isdisjoint(self._rivals[instance]), f"cores of instance {instance} are leased to another"
+        assert instance not in held, instance
+        held.add(instance)
+        self._waiting.pop(instance, None)
 
     def release(self, instance: int) -> None:
-        """Give the cores back."""
+        """Give the cores back, and wake who waits for them."""
         self._held.remove(instance)
+        self._wake_rivals(instance)
 
     def executing_cores(self) -> list[int]:
         """Every leased core, once per lease: duplicates would be a broken law."""
         return [core for instance in self._held for core in self._cores[instance]]
 
     def check(self) -> None:
-        """Assert that every leased core is held once."""
+        """Assert that every leased core is held once, and that nobody waits who holds or is unknown."""
         cores = self.executing_cores()
         assert len(cores) == len(set(cores)), sorted(cores)
+        assert self._held.isdisjoint(self._waiting), (self._held, self._waiting)
+        assert self._waiting.keys() <= self._cores.keys(), self._waiting

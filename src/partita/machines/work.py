@@ -39,11 +39,6 @@ class Job:
         self.ended = False
 
     @property
-    def is_complete(self) -> bool:
-        """Whether every item was executed."""
-        return self.settled == self.n_items
-
-    @property
     def has_started(self) -> bool:
         """Whether some item has been dispatched."""
         return self.next_item > 0

@@ -1,0 +1,103 @@
+"""Core leases: every core is executed on once, and who shares a core gets its turn."""
+
+from functools import partial
+
+import pytest
+
+from partita.machines.leases import CoreLeases
+
+
+def leases(*cores: tuple[int, ...]) -> tuple[CoreLeases, list[int]]:
+    """Return leases with instances 0, 1, … on these cores, and the list of who was woken."""
+    made = CoreLeases()
+    woken: list[int] = []
+    for instance, theirs in enumerate(cores):
+        made.register(instance, theirs, partial(woken.append, instance))
+    return made, woken
+
+
+def test_disjoint_instances_never_wait_for_each_other() -> None:
+    made, _ = leases((0,), (1, 2), ())
+    for instance in range(3):
+        assert not made.has_rivals(instance)
+        assert made.can_lease(instance)
+        made.lease(instance)
+    assert sorted(made.executing_cores()) == [0, 1, 2]
+    made.check()
+
+
+def test_instances_without_cores_contend_with_nobody() -> None:
+    made, _ = leases((), ())
+    made.lease(0)
+    made.lease(1)
+    assert made.executing_cores() == []
+
+
+def test_a_core_is_leased_once() -> None:
+    made, _ = leases((0, 1), (1, 2), (2, 3))
+    made.lease(0)
+    assert not made.can_lease(1)
+    assert made.can_lease(2)
+    with pytest.raises(AssertionError, match="leased to another"):
+        made.lease(1)
+    with pytest.raises(AssertionError):
+        made.lease(0)
+    assert made.executing_cores() == [0, 1]
+    made.release(0)
+    assert made.can_lease(1)
+    made.check()
+
+
+def test_who_came_first_gets_the_core_first_and_is_woken() -> None:
+    made, woken = leases((0,), (0,), (0,))
+    made.lease(0)
+    made.wait([1])
+    made.wait([2])
+    made.release(0)
+    assert set(woken) == {1, 2}
+    assert not made.can_lease(0), "it had its turn"
+    assert not made.can_lease(2)
+    assert made.can_lease(1)
+    made.lease(1)
+    made.check()
+    made.wait([0])
+    made.release(1)
+    assert [made.can_lease(i) for i in (0, 1, 2)] == [False, False, True]
+
+
+def test_who_withdraws_stands_in_nobodys_way_and_the_next_is_woken() -> None:
+    made, woken = leases((0,), (0,), (0,))
+    made.lease(0)
+    made.wait([1])
+    made.wait([2])
+    made.withdraw(1)
+    made.release(0)
+    assert 1 not in woken
+    assert woken
+    assert made.can_lease(2)
+    made.withdraw(1)  # not waiting: nothing happens
+    made.check()
+
+
+def test_an_instance_that_is_forgotten_leaves_its_cores_to_those_who_wait() -> None:
+    made, woken = leases((0,), (0,), (0,))
+    made.lease(0)
+    made.wait([1])
+    made.wait([2])
+    made.forget(0)
+    assert made.can_lease(1)
+    made.forget(1)
+    assert made.can_lease(2)
+    assert 2 in woken
+    made.check()
+    with pytest.raises(AssertionError):
+        made.register(2, (0,))
+
+
+def test_instances_asked_for_together_do_not_block_each_other_but_others_do() -> None:
+    made, _ = leases((0,), (1,), (0, 1))
+    made.lease(2)
+    made.wait([0, 1])
+    made.release(2)
+    assert all(made.can_lease(i, (0, 1)) for i in (0, 1))
+    assert not made.can_lease(2)
