@@ -1,0 +1,225 @@
+"""Profiles of real workers: measured, resumed, failed, verified."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from partita.core.errors import InvalidInput, LoadFailed, ProfileMismatch
+from partita.core.plan import InstanceSpec, Plan
+from partita.core.profile import Profile
+from partita.core.topology import LogicalCpu, Topology
+from partita.engine.instance import ModelLaunch
+from partita.profiling.runner import Listener, ProfileSettings, Progress, profile_model
+from partita.profiling.verify import VerifySettings, verify_plans
+from partita.system.clock import SystemClock
+from partita.system.cpus import allowed_cpus
+from tests import models
+
+pytestmark = pytest.mark.process
+
+ARGV = (sys.executable, "-P", "-m", "partita.worker")
+CORES = allowed_cpus()[:2]
+TOPOLOGY = Topology(
+    cpus=tuple(LogicalCpu(socket=0, node=0, core=c, cpu=c) for c in CORES), cpu_model="Test CPU"
+)
+SIZES = (1, 2, 4)
+
+HANDLER = """
+class Picky:
+    inputs = {"x": {"shape": [-1, 4], "datatype": "FP32"}}
+    outputs = {"y": {"shape": [-1, 4], "datatype": "FP32"}}
+
+    def infer(self, batch):
+        if len(batch["x"]) > 2:
+            raise ValueError("too many")
+        return {"y": batch["x"]}
+"""
+
+
+def launch(path: Path, runtime: str = "onnxruntime", **more: Mapping[str, int]) -> ModelLaunch:
+    return ModelLaunch(name="m", path=str(path), runtime=runtime, **more)  # type: ignore[arg-type]
+
+
+def settings(path: Path, of: ModelLaunch | None = None, **more: object) -> ProfileSettings:
+    values: dict[str, object] = {"max_batch": 4, "budget_s": 60.0, "full": True, **more}
+    return ProfileSettings(
+        launch=of or launch(path),
+        model_path=path,
+        cores=CORES,
+        topology=TOPOLOGY,
+        worker_argv=ARGV,
+        **values,  # type: ignore[arg-type]
+    )
+
+
+def full_keys() -> set[tuple[int, int]]:
+    return {(t, b) for t in range(1, len(CORES) + 1) for b in SIZES}
+
+
+def test_full_grid_records_all_there_is_to_know(tmp_path: Path) -> None:
+    path = models.linear(tmp_path / "model.onnx")
+    seen: list[Progress] = []
+    saved: list[Profile] = []
+    profile = profile_model(
+        settings(path), clock=SystemClock(), listener=Listener(progress=seen.append, save=saved.append)
+    )
+    assert set(profile.points) == full_keys()
+    for point in profile.points.values():
+        assert point.min_ms is not None
+        assert point.max_ms is not None
+        assert point.infer_ms is not None
+        assert point.min_ms <= point.mean_ms <= point.max_ms
+        assert 0 < point.infer_ms <= point.mean_ms
+        assert point.iterations is not None
+        assert 5 <= point.iterations <= 100
+        assert point.stddev_ms is not None
+        assert (point.resident_bytes or 0) > 10 << 20
+        assert point.drift is not None
+    assert profile.provenance is not None
+    assert profile.provenance.cpu_model == "Test CPU"
+    assert profile.provenance.runtime_version
+    assert profile.load_s is not None
+    assert profile.load_s > 0
+    assert len(seen) == len(saved) == len(profile.points)
+    assert saved[0].points.keys() < profile.points.keys()
+
+
+def test_lazy_profile_is_usable_and_ends(tmp_path: Path) -> None:
+    profile = profile_model(
+        settings(models.linear(tmp_path / "model.onnx"), full=False, budget_s=20.0), clock=SystemClock()
+    )
+    assert {(t, 1) for t in range(1, len(CORES) + 1)} <= set(profile.points) <= full_keys()
+
+
+def test_interrupted_profile_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = models.linear(tmp_path / "model.onnx")
+    saved: list[Profile] = []
+
+    def interrupt(progress: Progress) -> None:
+        if progress.points == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        profile_model(
+            settings(path), clock=SystemClock(), listener=Listener(progress=interrupt, save=saved.append)
+        )
+    assert len(saved[-1].points) == 2
+    seen: list[Progress] = []
+    profile = profile_model(
+        settings(path), clock=SystemClock(), resume=saved[-1], listener=Listener(progress=seen.append)
+    )
+    assert set(profile.points) == full_keys()
+    assert len(seen) == len(full_keys()) - 2
+    for key, point in saved[-1].points.items():
+        assert profile.points[key].mean_ms == point.mean_ms
+
+
+def test_profile_of_another_model_is_not_gone_on_with(tmp_path: Path) -> None:
+    one = settings(models.linear(tmp_path / "a.onnx"), max_batch=1)
+    other = settings(models.linear(tmp_path / "b.onnx", inputs=5), max_batch=1)
+    profile = profile_model(one, clock=SystemClock())
+    with pytest.raises(ProfileMismatch, match="model hash"):
+        profile_model(other, clock=SystemClock(), resume=profile)
+
+
+def test_sizes_that_fail_are_left_out_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "picky.py"
+    path.write_text(HANDLER)
+    notes: list[str] = []
+    of = launch(Path(f"{path}:Picky"), runtime="python")
+    profile = profile_model(
+        settings(path, of, max_batch=8), clock=SystemClock(), listener=Listener(note=notes.append)
+    )
+    assert {batch for _, batch in profile.points} == {1, 2}
+    assert any("too many" in note for note in notes)
+
+
+def test_a_fixed_batch_axis_is_measured_at_its_size(tmp_path: Path) -> None:
+    path = models.fixed_linear(tmp_path / "model.onnx", batch=3)
+    profile = profile_model(settings(path), clock=SystemClock())
+    assert {batch for _, batch in profile.points} == {3}
+
+
+def test_a_model_without_batch_axis_is_measured_with_one_item(tmp_path: Path) -> None:
+    profile = profile_model(settings(models.unbatched(tmp_path / "model.onnx")), clock=SystemClock())
+    assert {batch for _, batch in profile.points} == {1}
+
+
+def test_axes_of_any_size_are_said_aloud_and_recorded(tmp_path: Path) -> None:
+    path = models.sequence_sum(tmp_path / "model.onnx")
+    notes: list[str] = []
+    default = profile_model(
+        settings(path, max_batch=1), clock=SystemClock(), listener=Listener(note=notes.append)
+    )
+    assert default.provenance is not None
+    assert list(default.provenance.dimensions.values()) == [64]
+    assert any("64" in note for note in notes)
+    (axis,) = default.provenance.dimensions
+    given = profile_model(
+        settings(path, launch(path, dimensions={axis: 16}), max_batch=1), clock=SystemClock()
+    )
+    assert given.provenance is not None
+    assert given.provenance.dimensions == {axis: 16}
+
+
+def test_several_inputs_and_integers(tmp_path: Path) -> None:
+    """Made-up integers may be no valid rows of this model's table: then samples are needed."""
+    path = models.two_inputs(tmp_path / "model.onnx", rows=100)
+    np.savez(tmp_path / "s.npz", x=np.ones((3, 4), np.float32), index=np.array([0, 5, 99]))
+    for samples in (None, tmp_path / "s.npz"):
+        profile = profile_model(settings(path, samples=samples, max_batch=2), clock=SystemClock())
+        assert {batch for _, batch in profile.points} == {1, 2}
+
+
+def test_model_that_does_not_load(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"nonsense")
+    with pytest.raises(LoadFailed):
+        profile_model(settings(path), clock=SystemClock())
+
+
+def test_budget_too_small_for_anything(tmp_path: Path) -> None:
+    path = models.linear(tmp_path / "model.onnx")
+    with pytest.raises(InvalidInput, match="give more"):
+        profile_model(settings(path, budget_s=0.001), clock=SystemClock())
+
+
+def plan(*instances: tuple[tuple[int, ...], int, tuple[int, ...]]) -> Plan:
+    specs = tuple(
+        InstanceSpec(threads=len(cores), batch=batch, executions=executions, cores=cores)
+        for cores, batch, executions in instances
+    )
+    return Plan(instances=specs, cores=len(CORES), batch=sum(s.batch for s in specs), expected_ms=1.0)
+
+
+def test_plans_are_measured_and_the_fastest_comes_first(tmp_path: Path) -> None:
+    path = models.slow(tmp_path / "model.onnx", layers=60)
+    one = CORES[:1]
+    quick = plan((one, 8, (8,)))
+    tedious = plan((one, 8, (1,) * 8))
+    verify = VerifySettings(launch=launch(path), worker_argv=ARGV, seconds=0.5)
+    found = verify_plans(verify, [tedious, quick], clock=SystemClock())
+    assert [p.instances for p in found] == [quick.instances, tedious.instances]
+    assert all(p.measured_ms and p.expected_ms == 1.0 for p in found)
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+def test_all_instances_of_a_plan_run_at_once(tmp_path: Path) -> None:
+    path = models.linear(tmp_path / "model.onnx")
+    two = plan((CORES[:1], 3, (2, 1)), (CORES[1:], 2, (2,)))
+    (found,) = verify_plans(
+        VerifySettings(launch=launch(path), worker_argv=ARGV, seconds=0.1), [two], clock=SystemClock()
+    )
+    assert found.measured_ms is not None
+    assert found.measured_ms > 0
+
+
+def test_unplaced_plans_are_refused(tmp_path: Path) -> None:
+    bare = Plan(instances=(InstanceSpec(threads=1, batch=1),), cores=1, batch=1)
+    with pytest.raises(InvalidInput, match="place it first"):
+        verify_plans(
+            VerifySettings(launch=launch(tmp_path / "x"), worker_argv=ARGV), [bare], clock=SystemClock()
+        )
