@@ -233,6 +233,19 @@ def test_many_cancelled_jobs_are_swept() -> None:
     assert made.unfinished_jobs() == [jobs[0]]
 
 
+def test_an_answer_to_another_batch_than_the_oldest_changes_nothing() -> None:
+    made = dispatcher((1, 1))
+    admit(made, 1, 1)
+    first, second = made.take(0.0)
+    with pytest.raises(AssertionError):
+        made.finish(0, second.batch_id, 0.0)
+    assert made.finish(0, first.batch_id, 0.0) is first
+    assert made.finish(0, second.batch_id, 0.0) is second
+    with pytest.raises(AssertionError):
+        made.finish(0, second.batch_id, 0.0)
+    made.check()
+
+
 # --- instances ------------------------------------------------------------------------------------
 
 

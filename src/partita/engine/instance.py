@@ -94,11 +94,18 @@ class Instance:
         self._channel: Channel | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._slot = 0
+        self._is_deaf = False
+        """Whether the worker broke the protocol, so that nothing that it says counts any more."""
 
     @property
     def is_ready(self) -> bool:
         """Whether batches may be sent."""
         return self.life.state is State.READY
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether it failed so often that it will not come back."""
+        return self.life.state is State.FAILED
 
     @property
     def pid(self) -> int | None:
@@ -119,6 +126,7 @@ class Instance:
 
     def _launch(self) -> None:
         self._channel, theirs = channel_pair()
+        self._is_deaf = False
         self._process = spawn_worker(
             self._argv,
             theirs,
@@ -177,7 +185,7 @@ class Instance:
 
     def _readable(self) -> None:
         channel = self._channel
-        if channel is None:
+        if channel is None or self._is_deaf:
             return
         try:
             while (received := channel.receive_nowait()) is not None:
@@ -188,6 +196,8 @@ class Instance:
             self._loop.remove_reader(channel.fileno())
             self._kill_process()  # its end, with the exit status, is reported by the process descriptor
         except (MalformedMessage, msgspec.DecodeError, ValueError, AssertionError) as error:
+            self._is_deaf = True
+            self._loop.remove_reader(channel.fileno())
             self.kill(f"the worker broke the protocol: {error}")
 
     def _handle(self, frame: bytes, fds: list[int]) -> None:

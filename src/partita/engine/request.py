@@ -54,6 +54,7 @@ class Request:
         "item_spans",
         "jobs",
         "layout",
+        "missing_items",
         "n_items",
         "partial",
         "sink",
@@ -61,6 +62,8 @@ class Request:
 
     def __init__(self, n_items: int, layout: Layout, sink: Sink, context: Any, arrived_s: float) -> None:
         self.n_items = n_items
+        self.missing_items = n_items
+        """Items whose outputs are not there yet."""
         self.layout = layout
         self.sink = sink
         self.context = context

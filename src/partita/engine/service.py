@@ -133,11 +133,14 @@ class Service:
         self.member.start(plan, numbers)
 
     async def until_ready(self) -> None:
-        """Wait until every instance is ready; raises `ModelUnavailable` with the reason of a failure."""
+        """Wait until every instance is ready, or has given up beside ready ones.
+
+        Raises `ModelUnavailable` with the reason of a failure.
+        """
         while True:
             if self.state is ServiceState.FAILED or (self.state is ServiceState.LOADING and self.failure):
                 raise ModelUnavailable(f"model {self.name!r} could not be loaded{self._because()}")
-            if all(instance.is_ready for instance in self.member.instances.values()):
+            if all(i.is_ready or i.has_given_up for i in self.member.instances.values()):
                 return
             self._changed.clear()
             await self._changed.wait()
@@ -284,7 +287,8 @@ class Service:
             request.partial = []
         tails = tuple(shape[1:] for shape in rows)
         request.partial.append((first, [bytes(o) for o in outputs], tails))
-        if job.is_complete:
+        request.missing_items -= count
+        if not request.missing_items:  # not "all settled": a batch may hold two pieces of one job
             whole = joined(request.partial)
             if whole is None:
                 text = "outputs of this request's batches differ in shape and cannot be joined"

@@ -282,8 +282,9 @@ class Dispatcher:
 
     def _settle(self, instance: int, batch_id: int, now_s: float) -> Batch:
         seat = self._seats[instance]
+        ids = [batch.batch_id for batch in seat.batches]
+        assert ids[:1] == [batch_id], (ids, batch_id)  # before anything is changed: workers may lie
         batch = seat.batches.popleft()
-        assert batch.batch_id == batch_id, (batch.batch_id, batch_id)
         if seat.batches:
             seat.started_s = now_s
         else:
