@@ -116,6 +116,11 @@ class Dispatcher:
         """Whether the instance has nothing in hand."""
         return not self._seats[instance].batches
 
+    def executing(self, instance: int) -> Batch | None:
+        """The batch that it executes now; None where it executes nothing or takes no part."""
+        seat = self._seats.get(instance)
+        return seat.batches[0] if seat is not None and seat.batches else None
+
     def lose_instance(self, instance: int) -> Lost:
         """The instance is gone and reaped. Quarantine: what it was executing is re-run one job at a time.
 
