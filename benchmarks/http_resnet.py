@@ -1,0 +1,113 @@
+"""ResNet-50 over HTTP, 602,112-byte binary bodies, against the best loop of ONNX Runtime in a process.
+
+One server, planned by itself, no setting changed between 1, 8 and 32 clients. The loop's best shape is found
+by a trial just before; server and loop then take turns, and each sleeps while the other runs.
+
+    python -m benchmarks.http_resnet --quick
+"""
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from statistics import median
+
+import numpy as np
+
+from benchmarks import ort_loop, servers, wrk
+from benchmarks.compare import Comparison, alternate
+from benchmarks.figures import Figure, load_average, options, report
+from benchmarks.models import model_path
+from benchmarks.ort_loop import Loop, Shape
+
+MODEL = "resnet50"
+ITEM = (3, 224, 224)
+SHARE = 0.95
+SLOWER = 1.05
+CLIENTS = (8, 32)
+FASTEST_ITEM = Shape(1, 2, 1)
+SHAPES = (FASTEST_ITEM, Shape(1, 2, 2), Shape(1, 2, 4), Shape(1, 2, 8), Shape(2, 1, 1))
+
+
+def best_shape(stack: ExitStack, *, seconds: float, trials: int) -> dict[Shape, Loop]:
+    """Return the loop of most items a second, and that of one item on two threads."""
+    loops = {shape: stack.enter_context(ort_loop.loop(model_path(MODEL), shape)) for shape in SHAPES}
+    rates: dict[Shape, list[float]] = {shape: [] for shape in SHAPES}
+    for _ in range(trials):
+        for shape, one in loops.items():
+            rates[shape].append(one.run(seconds).items_per_s)
+    for shape, found in rates.items():
+        print(f"loop {shape}: {median(found):.1f} items/s", flush=True)
+    best = max(rates, key=lambda shape: median(rates[shape]))
+    return {shape: loops[shape] for shape in dict.fromkeys((best, FASTEST_ITEM))}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    given = options(__doc__, "http_resnet").parse_args(argv)
+    try:
+        wrk.require()
+    except wrk.NoWrk as error:
+        figure = Figure(name="resnet50", figure=str(error), bar="", passed=None)
+        return report("http_resnet", [figure], given.json)
+    pairs, seconds = (3, 2.0) if given.quick else (10, 4.0)
+    print(load_average(), flush=True)
+    post = wrk.infer(MODEL, (1, *ITEM), np.ones(ITEM, np.float32).tobytes())
+    with ExitStack() as stack:
+        loops = best_shape(stack, seconds=1.0 if given.quick else 2.0, trials=1 if given.quick else 3)
+        best, fastest = next(iter(loops)), loops[FASTEST_ITEM]
+        ours = stack.enter_context(servers.partita(model_path(MODEL)))
+        print(f"Partita's plan: {ours.plan}", flush=True)
+
+        def served(clients: int) -> wrk.Load:
+            return wrk.run(ours.url, post, clients=clients, seconds=seconds)
+
+        latency = alternate(
+            lambda: fastest.run(seconds / 2).p50_ms,
+            lambda: served(1).p50_ms,
+            pairs,
+            name="1 client, p50",
+            unit="ms",
+        )
+        print(latency, flush=True)
+        rates = {}
+        for clients in CLIENTS:
+            rates[clients] = alternate(
+                lambda: loops[best].run(seconds).items_per_s,
+                lambda n=clients: served(n).requests_per_s,
+                pairs,
+                name=f"{clients} clients",
+                unit="items/s",
+            )
+            print(rates[clients], flush=True)
+    return report("http_resnet", figures(ours.plan, best, latency, rates), given.json)
+
+
+def figures(plan: str, best: Shape, latency: Comparison, rates: dict[int, Comparison]) -> list[Figure]:
+    """Return the figures, each loop (A) against server (B)."""
+
+    def text(one: Comparison, unit: str) -> str:
+        medians = f"{median(one.b):.1f} and {median(one.a):.1f} {unit}"
+        return f"{one.ratio:.3f} [{one.low:.3f}, {one.high:.3f}] ({medians})"
+
+    return [
+        Figure(
+            name=f"resnet50, 1 client, p50 ÷ loop's ({FASTEST_ITEM})",
+            figure=text(latency, "ms"),
+            bar=f"<= {SLOWER}",
+            passed=latency.ratio <= SLOWER,
+            details={"plan": plan, "loop": latency.a, "partita": latency.b},
+        ),
+        *(
+            Figure(
+                name=f"resnet50, {clients} clients, ÷ loop ({best})",
+                figure=text(one, "items/s"),
+                bar=f">= {SHARE}",
+                passed=one.ratio >= SHARE,
+                details={"plan": plan, "loop": one.a, "partita": one.b},
+            )
+            for clients, one in rates.items()
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""Runs plans in turns, every instance of a plan really at work at once, in workers that all plans share."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter, sleep
+from types import TracebackType
+from typing import Self
+
+from partita.core.plan import Plan
+from partita.engine.engine import WORKER_ARGV
+from partita.engine.instance import ModelLaunch
+from partita.profiling.inputs import calibration
+from partita.profiling.solo import InputRows, SoloWorker
+
+BURST = 3
+"""Batches in one turn; the first wakes the workers up and is not counted."""
+REST_S = 0.002
+"""Between turns, so that the threads of one plan no longer spin when the next begins."""
+ARENA_BYTES = 1 << 32
+
+
+class Race:
+    """Workers by their cores. Plans must be placed."""
+
+    def __init__(self, path: Path, *, largest: int) -> None:
+        self._launch = ModelLaunch(name=path.stem, path=str(path), runtime="onnxruntime")
+        self._largest = largest
+        self._rows = InputRows(ARENA_BYTES)
+        self._workers: dict[tuple[int, ...], SoloWorker] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers.values():
+            worker.kill()
+        self._rows.close()
+
+    def turns(self, plans: Sequence[Plan], *, count: int) -> list[list[float]]:
+        """Return the milliseconds of one aggregate batch of every plan in every turn: [plan][turn]."""
+        for plan in plans:
+            self._load(plan)
+        times: list[list[float]] = [[] for _ in plans]
+        for _ in range(count):
+            for plan, found in zip(plans, times, strict=True):
+                sleep(REST_S)
+                found.append(min([self.batch_ms(plan) for _ in range(BURST)][1:]))
+        return times
+
+    def batch_ms(self, plan: Plan) -> float:
+        """Run one aggregate batch; returns the time until the last instance has finished."""
+        shares = [
+            (self._workers[one.cores], self._rows.batch(one.batch), one.executions) for one in plan.instances
+        ]
+        begun = perf_counter()
+        for worker, batch, executions in shares:
+            worker.send(batch, executions)
+        for worker, _, _ in shares:
+            worker.done()
+        return (perf_counter() - begun) * 1e3
+
+    def _load(self, plan: Plan) -> None:
+        for one in plan.instances:
+            if one.cores in self._workers:
+                continue
+            worker = SoloWorker(
+                self._launch,
+                cores=one.cores,
+                argv=WORKER_ARGV,
+                inputs=self._rows.memory,
+                execution_limit_s=60.0,
+            )
+            is_first = not self._workers
+            self._workers[one.cores] = worker
+            signature = worker.until_ready().signature
+            if is_first:
+                self._rows.use(calibration(signature).items, largest=self._largest)
