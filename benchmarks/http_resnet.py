@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"Partita's plan: {ours.plan}", flush=True)
 
         def served(clients: int) -> wrk.Load:
-            return wrk.run(ours.url, post, clients=clients, seconds=seconds)
+            return wrk.run(ours.url, post, clients=clients, seconds=max(seconds, clients / 8))
 
         latency = alternate(
             lambda: fastest.run(seconds / 2).p50_ms,
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for clients in CLIENTS:
             rates[clients] = alternate(
                 lambda: loops[best].run(seconds).items_per_s,
-                lambda n=clients: served(n).requests_per_s,
+                lambda n=clients: served(n).requests_per_s,  # type: ignore[misc]
                 pairs,
                 name=f"{clients} clients",
                 unit="items/s",

@@ -1,8 +1,8 @@
 """A 64 → 10 perceptron over HTTP against mosec: 64 clients for throughput, one client for latency.
 
-Both servers stand all the time and take turns under the same client (`wrk`), which shares their cores. Partita
-plans for itself and no setting is changed between the two loads; mosec gets the best of four settings, chosen
-by a trial just before.
+Both servers stand all the time and take turns under the same client (`wrk`), which shares their cores.
+Partita plans for itself and no setting is changed between the two loads; mosec gets the best of four
+settings, chosen by a trial just before.
 
     python -m benchmarks.http_small --quick
 """

@@ -32,7 +32,7 @@ class Model(Worker):  # type: ignore[misc, unused-ignore]
 
 
 def main() -> None:
-    server = Server()
+    server: Any = Server()  # type: ignore[no-untyped-call, unused-ignore]
     server.append_worker(
         Model,
         num=int(os.environ["MOSEC_WORKERS"]),

@@ -112,7 +112,7 @@ def main(argv: Sequence[str]) -> int:
     for _ in range(3):
         session.run(None, feed)
     for line in sys.stdin:
-        times = []
+        times: list[float] = []
         begun = now = perf_counter()
         end = begun + float(line)
         while not times or now < end:

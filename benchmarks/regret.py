@@ -1,7 +1,7 @@
 """Partita's choice of plan against all plans of two cores, each really run with all its instances at once.
 
-Partita chooses as a user has it choose: lazy profile, optimizer, the best kinds of plan run for a moment. Then
-every plan ⟨1,2,B⟩, ⟨2,1,·⟩ and ⟨1,1,B⟩ with micro-batches is run in turns; the fastest three and the
+Partita chooses as a user has it choose: lazy profile, optimizer, the best kinds of plan run for a moment.
+Then every plan ⟨1,2,B⟩, ⟨2,1,·⟩ and ⟨1,1,B⟩ with micro-batches is run in turns; the fastest three and the
 chosen one run again in turns: half of these turns name the best plan, the others say by how much it is
 better, since the least of several noisy times is too good to be true.
 

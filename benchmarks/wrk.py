@@ -66,7 +66,10 @@ def infer(model: str, shape: Sequence[int], data: bytes) -> Post:
 
 
 def run(url: str, post: Post, *, clients: int, seconds: float, timeout_s: int = 30) -> Load:
-    """Have so many clients send the request again and again, for whole seconds. Raises `RuntimeError` if any request failed."""
+    """Have so many clients send the request again and again, for whole seconds.
+
+    Raises `RuntimeError` if a request failed, or none was answered in time.
+    """
     wrk = require()
     with tempfile.TemporaryDirectory() as folder:
         body = Path(folder, "body")
