@@ -1,6 +1,7 @@
 """The dispatcher under random events: nothing is lost, mixed, oversubscribed or tried too often."""
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -40,7 +41,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.records: dict[Job, Item] = {}
         self.of_model: dict[Job, int] = {}
         self.running: dict[int, list[Batch]] = {}
-        self.first_dispatch: dict[tuple[int, object], int] = {}
+        self.to_ask: set[int] = set()
+        """Models that the engine will ask for batches: something happened, or they were woken."""
 
     @initialize(
         policies=st.tuples(st.sampled_from(Policy), st.sampled_from(Policy)),
@@ -65,7 +67,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             core = 0 if shared else 100 * model
             for number, seat in enumerate(plan):
                 instance = 10 * model + number
-                self.leases.register(instance, range(core, core + seat[0]))
+                self.leases.register(instance, range(core, core + seat[0]), partial(self.to_ask.add, model))
                 core += seat[0]
                 self.seats[model][instance] = seat
                 self.running[instance] = []
@@ -82,9 +84,11 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.records[job] = Item(job, len(self.records))
         self.of_model[job] = model
         self.models[model].admit(job)
+        self.to_ask.add(model)
 
     @rule(model=st.integers(0, 1))
     def take(self, model: int) -> None:
+        self.to_ask.discard(model)
         for batch in self.models[model].take(self.now_s):
             self.dispatched(model, batch)
 
@@ -110,9 +114,6 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     def is_in_turn(self, model: int, record: Item) -> None:
         """First items of the jobs of a lane are dispatched in order of arrival; later only what came back."""
-        key = (model, record.job.lane)
-        last = self.first_dispatch.get(key, -1)
-        self.first_dispatch[key] = max(last, record.order)
         earlier = [
             r for r in self.records.values() if r.order < record.order and r.job.lane == record.job.lane
         ]
@@ -131,6 +132,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     def complete(self, instance: int, *, raises: bool) -> None:
         made = self.models[instance // 10]
         batch = self.running[instance].pop(0)
+        self.to_ask.add(instance // 10)
         if raises:
             _, failed = made.fail(instance, batch.batch_id, self.now_s)
             assert all(len(batch.pieces) == 1 for _ in failed)
@@ -158,6 +160,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         model = instance // 10
         batches, self.running[instance] = self.running[instance], []
         lost = self.models[model].lose_instance(instance)
+        self.to_ask.add(model)
         assert lost.executing is (batches[0] if batches else None)
         for job in dict.fromkeys(job for job, _, _ in batches[0].pieces) if batches else ():
             self.records[job].deaths += 1
@@ -178,6 +181,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         instance, seat = self.lost[model].pop(0)
         self.seats[model][instance] = seat
         self.models[model].add_instance(instance, *seat)
+        self.to_ask.add(model)
 
     @precondition(lambda self: any(self.seats))
     @rule(data=st.data())
@@ -185,16 +189,21 @@ class DispatcherMachine(RuleBasedStateMachine):
         instance = data.draw(st.sampled_from(sorted(i for seats in self.seats for i in seats)))
         self.models[instance // 10].retire_instance(instance)
         self.retiring.add(instance)
+        self.to_ask.add(instance // 10)
 
     @precondition(lambda self: any(not r.outcome for r in self.records.values()))
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         open_jobs = [r.job for r in self.records.values() if not r.outcome]
-        self.end(data.draw(st.sampled_from(open_jobs)), "cancelled")
+        job = data.draw(st.sampled_from(open_jobs))
+        self.end(job, "cancelled")
+        if self.models[self.of_model[job]].rules.batch_timeout_s:
+            self.to_ask.add(self.of_model[job])  # another lane may be full: seen when the timeout passes
 
     @rule(by_s=TIMES)
     def time_passes(self, by_s: float) -> None:
         self.now_s += by_s
+        self.to_ask.update(range(len(self.models)))
         for made in self.models:
             while (job := made.expired_job(self.now_s)) is not None:
                 assert not job.has_started
@@ -215,6 +224,13 @@ class DispatcherMachine(RuleBasedStateMachine):
             assert waiting == made.queue.items
         executing = {i for i, batches in self.running.items() if batches}
         assert executing == self.leases._held
+
+    @invariant()
+    def nobody_is_forgotten(self) -> None:
+        """Whoever was not told to ask would get nothing by asking: no wake-up is ever missing."""
+        for model, made in enumerate(self.models):
+            if model not in self.to_ask:
+                assert made.take(self.now_s) == []
 
     def teardown(self) -> None:
         """Everything drains: retiring and lost instances are replaced, and all that was accepted ends."""
