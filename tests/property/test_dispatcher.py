@@ -86,7 +86,13 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.models[model].admit(job)
         self.to_ask.add(model)
 
-    @rule(model=st.integers(0, 1))
+    @precondition(lambda self: self.to_ask)
+    @rule(first=st.integers(0, 1))
+    def turn_of_the_loop(self, first: int) -> None:
+        for model in (first, 1 - first):
+            if model in self.to_ask:
+                self.take(model)
+
     def take(self, model: int) -> None:
         self.to_ask.discard(model)
         for batch in self.models[model].take(self.now_s):
@@ -203,7 +209,9 @@ class DispatcherMachine(RuleBasedStateMachine):
     @rule(by_s=TIMES)
     def time_passes(self, by_s: float) -> None:
         self.now_s += by_s
-        self.to_ask.update(range(len(self.models)))
+        rules = self.models[0].rules
+        if rules.batch_timeout_s or rules.queue_timeout_s:
+            self.to_ask.update(range(len(self.models)))
         for made in self.models:
             while (job := made.expired_job(self.now_s)) is not None:
                 assert not job.has_started

@@ -101,3 +101,14 @@ def test_instances_asked_for_together_do_not_block_each_other_but_others_do() ->
     made.release(2)
     assert all(made.can_lease(i, (0, 1)) for i in (0, 1))
     assert not made.can_lease(2)
+
+
+def test_whoever_stood_behind_one_that_withdraws_is_woken() -> None:
+    made, woken = leases((0,), (0, 1), (1,))
+    made.lease(0)
+    made.wait([1])
+    made.wait([2])  # core 1 is free, but 1 came before
+    assert not made.can_lease(2)
+    made.withdraw(1)
+    assert woken == [2]
+    assert made.can_lease(2)
