@@ -1,0 +1,47 @@
+"""Planning as a function call."""
+
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+
+from partita.core.errors import InvalidInput
+from partita.core.plan import Objective, Plan
+from partita.planning.optimizer import Optimizer
+from partita.profiles import Measuring, measured
+from partita.profiling.runner import Listener, Progress
+from partita.sources import find_models
+from partita.system.cpus import read_topology, select_cores
+
+
+def plan(
+    path: str | PathLike[str],
+    *,
+    cores: int | str | None = None,
+    batch: int,
+    objective: Objective | str = Objective.LATENCY,
+    limit_ms: float | None = None,
+    micro_batches: bool = True,
+    budget_s: float = 30.0,
+    progress: Callable[[Progress], None] | None = None,
+) -> Plan:
+    """Return the best plan of a model for `batch` items on this machine's cores; profiles it first if needed.
+
+    `cores` is a count or a list as ``"0-3"``, all usable ones by default. Raises `InvalidInput`,
+    `NoFeasiblePlan` or `LoadFailed`.
+    """
+    sources = find_models(Path(path))
+    if len(sources) != 1:
+        raise InvalidInput(f"{path} holds {len(sources)} models; name one of them")
+    topology = read_topology()
+    chosen = select_cores(topology, None if cores is None else str(cores))
+    listener = Listener() if progress is None else Listener(progress=progress)
+    profile = measured(sources[0], chosen, topology, Measuring(budget_s=budget_s, listener=listener))
+    socket_of = {cpu.cpu: cpu.socket for cpu in topology.cpus}
+    sockets = [socket_of[core] for core in chosen]
+    optimizer = Optimizer(
+        profile,
+        sockets=tuple(sockets.count(socket) for socket in sorted(set(sockets))),
+        micro_batches=micro_batches,
+        max_instance_batch=sources[0].max_batch,
+    )
+    return optimizer.plan(len(chosen), batch, Objective(objective), limit_ms)
