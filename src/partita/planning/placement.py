@@ -4,11 +4,11 @@ Instances are socket-local, spread over the sockets round robin, pairwise disjoi
 of every physical core before any second one. Cores that the user gave are respected.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from partita.core.errors import InvalidInput, NoFeasiblePlan
-from partita.core.plan import InstanceSpec, Plan
+from partita.core.plan import Plan
 from partita.core.topology import LogicalCpu, Topology
 
 
@@ -21,68 +21,111 @@ def place(
 ) -> Plan:
     """Return the plan with every instance's cores assigned.
 
-    `cores` are the logical CPUs to hand out, all usable ones by default. Instances that come with cores keep
-    them. One that fits no single socket is spread over several only if `across_sockets`. Raises
-    `InvalidInput` for given cores that are not allowed or overlap, `NoFeasiblePlan` where cores run out.
+    `cores` are the logical CPUs to hand out, in any order; by default one of every usable physical core.
+    Instances that come with cores keep them. Where the instances do not fit into single sockets, some are
+    spread over several, but only if `across_sockets`. Raises `InvalidInput` for cores that are unknown or
+    named twice, `NoFeasiblePlan` where cores run out.
     """
     order = topology.core_order()
     known = {cpu.cpu: cpu for cpu in order}
-    allowed = (
-        list(order[: topology.usable_cores]) if cores is None else [known[c] for c in cores if c in known]
-    )
+    if cores is not None:
+        _check_distinct(cores, known, "core {core} is to be handed out twice; name it once")
     given = [i for i in plan.instances if i.cores]
-    taken = _check_given(given, known)
-    free = [cpu for cpu in allowed if cpu.cpu not in taken]
-    placed = list(given)
-    sockets = _SocketTurns(free)
-    for instance in sorted((i for i in plan.instances if not i.cores), key=lambda i: -i.threads):
-        chosen = sockets.take(instance.threads, across_sockets=across_sockets)
-        if chosen is None:
-            raise NoFeasiblePlan(
-                f"no {instance.threads} free cores for an instance of plan {plan}; "
-                f"{len(free)} cores are there for it in all"
-            )
-        placed.append(instance.placed(chosen))
-    return replace(plan, instances=tuple(placed))
+    taken = _check_distinct(
+        (core for instance in given for core in instance.cores),
+        known,
+        "core {core} is given to two instances; instances need cores of their own",
+    )
+    allowed = order[: topology.usable_cores] if cores is None else [known[core] for core in sorted(cores)]
+    sockets = _sockets([cpu for cpu in allowed if cpu.cpu not in taken], [known[core] for core in taken])
+    wanted = sorted((i for i in plan.instances if not i.cores), key=lambda i: -i.threads)
+    chosen = _choose([i.threads for i in wanted], sockets, across_sockets=across_sockets)
+    if chosen is None:
+        raise NoFeasiblePlan(_why_not(plan, [i.threads for i in wanted], sockets))
+    placed = [instance.placed(cpus) for instance, cpus in zip(wanted, chosen, strict=True)]
+    return replace(plan, instances=(*given, *placed))
 
 
-def _check_given(given: list[InstanceSpec], known: dict[int, LogicalCpu]) -> set[int]:
-    taken: set[int] = set()
-    for instance in given:
-        for core in instance.cores:
-            if core not in known:
-                raise InvalidInput(f"core {core} is not allowed to this process; allowed: {sorted(known)}")
-            if core in taken:
-                raise InvalidInput(
-                    f"core {core} is given to two instances; instances need cores of their own"
-                )
-        taken.update(instance.cores)
-    return taken
+@dataclass(frozen=True, slots=True)
+class _Socket:
+    """The free CPUs of one socket, those whose physical core is all idle first."""
+
+    cpus: tuple[int, ...]
+    idle: int
+    """How many of them, from the front, are on a physical core of their own."""
+
+    def take(self, threads: int) -> tuple[tuple[int, ...], "_Socket"]:
+        return self.cpus[:threads], _Socket(self.cpus[threads:], max(0, self.idle - threads))
 
 
-class _SocketTurns:
-    """Free cores by socket, handed out round robin."""
+def _check_distinct(cores: Iterable[int], known: dict[int, LogicalCpu], twice: str) -> set[int]:
+    seen: set[int] = set()
+    for core in cores:
+        if core not in known:
+            raise InvalidInput(f"core {core} is not allowed to this process; allowed: {sorted(known)}")
+        if core in seen:
+            raise InvalidInput(twice.format(core=core))
+        seen.add(core)
+    return seen
 
-    def __init__(self, free: list[LogicalCpu]) -> None:
-        self._by_socket: dict[int, list[int]] = {}
-        for cpu in free:
-            self._by_socket.setdefault(cpu.socket, []).append(cpu.cpu)
-        self._turn = sorted(self._by_socket)
 
-    def take(self, threads: int, *, across_sockets: bool) -> list[int] | None:
-        """Take this many cores of the next socket that has them."""
-        for index, socket in enumerate(self._turn):
-            cores = self._by_socket[socket]
-            if len(cores) >= threads:
-                self._by_socket[socket] = cores[threads:]
-                self._turn.append(self._turn.pop(index))
-                return cores[:threads]
-        total = sum(len(cores) for cores in self._by_socket.values())
-        if not across_sockets or total < threads:
-            return None
-        chosen: list[int] = []
-        for socket in self._turn:
-            part = self._by_socket[socket][: threads - len(chosen)]
-            self._by_socket[socket] = self._by_socket[socket][len(part) :]
-            chosen += part
-        return chosen
+def _sockets(free: list[LogicalCpu], taken: list[LogicalCpu]) -> list[_Socket]:
+    busy = {(cpu.socket, cpu.core) for cpu in taken}
+    idle: dict[int, list[int]] = {cpu.socket: [] for cpu in sorted(free)}
+    shared: dict[int, list[int]] = {socket: [] for socket in idle}
+    for cpu in free:
+        key = (cpu.socket, cpu.core)
+        (shared if key in busy else idle)[cpu.socket].append(cpu.cpu)
+        busy.add(key)
+    return [_Socket((*cpus, *shared[socket]), len(cpus)) for socket, cpus in idle.items()]
+
+
+def _choose(
+    threads: list[int], sockets: list[_Socket], *, across_sockets: bool
+) -> list[tuple[int, ...]] | None:
+    """Return CPUs for instances of these thread counts, most threads first; None if they do not fit."""
+    if sum(threads) > sum(len(socket.cpus) for socket in sockets):
+        return None
+    local = _inside_sockets(threads, sockets, set())
+    return local if local is not None or not across_sockets else _across_sockets(threads, sockets)
+
+
+def _inside_sockets(
+    threads: list[int], turns: list[_Socket], hopeless: set[tuple[int, ...]]
+) -> list[tuple[int, ...]] | None:
+    """Round robin over `turns`, stepping back where it leaves too small a rest for what is still to come."""
+    if not threads:
+        return []
+    state = (len(threads), *sorted(len(socket.cpus) for socket in turns))
+    if state in hopeless:
+        return None
+    fitting = [k for k, socket in enumerate(turns) if len(socket.cpus) >= threads[0]]
+    for k in sorted(fitting, key=lambda k: turns[k].idle < threads[0]):
+        cpus, left = turns[k].take(threads[0])
+        rest = _inside_sockets(threads[1:], [*turns[:k], *turns[k + 1 :], left], hopeless)
+        if rest is not None:
+            return [cpus, *rest]
+    hopeless.add(state)
+    return None
+
+
+def _across_sockets(threads: list[int], turns: list[_Socket]) -> list[tuple[int, ...]]:
+    """Round robin, where what fits no single socket takes the rest of one after the other."""
+    chosen: list[tuple[int, ...]] = []
+    for count in threads:
+        fitting = [k for k, socket in enumerate(turns) if len(socket.cpus) >= count]
+        parts: list[tuple[int, ...]] = []
+        for k in fitting[:1] or range(len(turns)):
+            cpus, turns[k] = turns[k].take(count - sum(map(len, parts)))
+            parts.append(cpus)
+        if fitting:
+            turns.append(turns.pop(fitting[0]))
+        chosen.append(tuple(cpu for part in parts for cpu in part))
+    return chosen
+
+
+def _why_not(plan: Plan, threads: list[int], sockets: list[_Socket]) -> str:
+    free = [len(socket.cpus) for socket in sockets]
+    if sum(threads) > sum(free):
+        return f"plan {plan} needs {sum(threads)} free cores, but {sum(free)} are there for it"
+    return f"no socket has room for every instance of plan {plan}: the sockets have {free} free cores"
