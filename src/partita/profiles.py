@@ -1,16 +1,18 @@
 """Where the profile of a model comes from: the cache, or measuring it now."""
 
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from partita.core.profile import Profile
+from partita.core.errors import InvalidInput
+from partita.core.profile import Profile, Provenance
 from partita.core.topology import Topology
 from partita.deploy import Profiler, launch_of
 from partita.engine.engine import WORKER_ARGV
 from partita.profiling.identity import provenance_of
-from partita.profiling.runner import Listener, ProfileSettings, Progress, profile_model
-from partita.profiling.store import cached_path, load_cached, save
+from partita.profiling.runner import Listener, ProfileSettings, Progress, fullest_socket, profile_model
+from partita.profiling.store import SaveFailed, cached_path, load_cached, save
 from partita.settings import ServerSettings, cache_dir
 from partita.sources import ModelSource
 from partita.system.clock import SystemClock
@@ -23,16 +25,26 @@ LOG_EVERY_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
-    """How a model is profiled."""
+    """How a model is profiled, and what of it is known already."""
 
     budget_s: float = 30.0
     full: bool = False
     """The paper's whole grid instead of only the points that can change a plan."""
+    go_on: bool = False
+    """Measure on even if the kept profile is good enough already."""
     again: bool = False
-    """Measure from the beginning, whatever is in the cache."""
+    """Measure from the beginning, whatever is kept."""
+    resume: Profile | None = None
+    """A profile to go on with besides the kept one, such as one that the user's file holds."""
+    samples: Path | None = None
+    """Items to measure with, .npy or .npz; None = made up."""
     listener: Listener = field(default_factory=Listener)
     folder: Path | None = None
     """Where profiles are kept; None = the user's cache folder."""
+
+    def __post_init__(self) -> None:
+        if self.again and (self.go_on or self.resume is not None):
+            raise InvalidInput("a profile is measured either again from the beginning or further, not both")
 
 
 def saved_or_measured(server: ServerSettings, listener: Listener | None = None) -> Profiler:
@@ -50,8 +62,7 @@ def saved_or_measured(server: ServerSettings, listener: Listener | None = None) 
 
 def cached(source: ModelSource, topology: Topology, folder: Path | None = None) -> Profile | None:
     """Return the kept profile of a model on this machine, None if there is none."""
-    provenance = provenance_of(launch_of(source), model_path=source.path, topology=topology)
-    return load_cached(folder or _folder(), provenance)
+    return load_cached(folder or _folder(), _provenance(source, topology))
 
 
 def measured(
@@ -59,13 +70,19 @@ def measured(
 ) -> Profile:
     """Return a profile that covers these cores and the model's largest batch; kept after every point.
 
-    What is in the cache already is not measured again. Raises `LoadFailed`, `InvalidInput`.
+    What is kept already is not measured again. Raises `LoadFailed`, `InvalidInput`, and `ProfileMismatch`
+    if the profile to go on with was measured on something else.
     """
-    folder = measuring.folder or _folder()
-    known = None if measuring.again else cached(source, topology, folder)
-    if known is not None and not measuring.full and _covers(known, len(cores), source.max_batch):
-        return known
-    path = cached_path(folder, provenance_of(launch_of(source), model_path=source.path, topology=topology))
+    kept = None if measuring.again else cached(source, topology, measuring.folder)
+    given = _provenance(source, topology, measuring.samples)
+    same_items = kept is None or _samples_of(kept) == given.samples_hash
+    goes_on = measuring.full or measuring.go_on or measuring.resume is not None
+    is_good = kept is not None and _covers(kept, len(fullest_socket(topology, cores)), source.max_batch)
+    if kept is not None and is_good and not goes_on and (same_items or measuring.samples is None):
+        return kept
+    if not same_items:
+        measuring.listener.note("the kept profile was measured with other items: measuring anew")
+        kept = None
     settings = ProfileSettings(
         launch=launch_of(source),
         model_path=source.path,
@@ -75,23 +92,58 @@ def measured(
         max_batch=source.max_batch,
         budget_s=measuring.budget_s,
         full=measuring.full,
+        samples=measuring.samples,
         execution_limit_s=source.settings.execution_limit_s,
     )
+    path = cached_path(measuring.folder or _folder(), given)
+    listener = replace(measuring.listener, save=_keeper(path, measuring.listener))
+    return profile_model(
+        settings, clock=SystemClock(), resume=_together(kept, measuring.resume), listener=listener
+    )
+
+
+def _provenance(source: ModelSource, topology: Topology, samples: Path | None = None) -> Provenance:
+    return provenance_of(launch_of(source), model_path=source.path, topology=topology, samples=samples)
+
+
+def _samples_of(profile: Profile) -> str:
+    return "" if profile.provenance is None else profile.provenance.samples_hash
+
+
+def _together(kept: Profile | None, given: Profile | None) -> Profile | None:
+    """Return what need not be measured again: the kept profile, the given one, or the points of both."""
+    if kept is None or given is None:
+        return given or kept
+    return kept.with_points(given.points.values()) if kept.provenance == given.provenance else given
+
+
+def _keeper(path: Path, listener: Listener) -> Callable[[Profile], None]:
+    """Return a function that writes a profile to the cache and then tells the listener of it."""
+    failed = False
 
     def keep(profile: Profile) -> None:
-        save(path, profile)
-        measuring.listener.save(profile)
+        nonlocal failed
+        try:
+            save(path, profile)
+        except (
+            SaveFailed
+        ) as error:  # as where the home folder cannot be written to: measuring is of use still
+            if not failed:
+                listener.note(str(error))
+            failed = True
+        listener.save(profile)
 
-    listener = Listener(progress=measuring.listener.progress, note=measuring.listener.note, save=keep)
-    return profile_model(settings, clock=SystemClock(), resume=known, listener=listener)
+    return keep
 
 
 def _covers(profile: Profile, cores: int, max_batch: int) -> bool:
-    """Whether a profile was made for at least these cores and this batch, as far as its points show."""
-    one = [threads for threads, _ in profile.points]
-    largest = max((batch for _, batch in profile.points), default=0)
-    is_fixed = len(profile.batches) == 1
-    return max(one, default=0) >= cores and (is_fixed or 2 * largest > max_batch)
+    """Whether measuring came to its end for at least these cores and this batch, and reached all of them.
+
+    A model too slow to be measured with all cores within one budget is measured on by the next.
+    """
+    if profile.finished is None or max(profile.threads, default=0) < cores:
+        return False
+    return profile.finished[0] >= cores and profile.finished[1] >= max_batch
 
 
 def _folder() -> Path:

@@ -12,13 +12,11 @@ import pytest
 from partita.cli import app, console
 from partita.cli.app import COMMANDS, run
 from partita.cli.documents import plan_document, read_plan
+from partita.cli.profiling import progress_text
 from partita.core.errors import InvalidInput, LoadFailed
 from partita.core.plan import InstanceSpec, Plan
-from partita.core.profile import Profile, ProfilePoint
-from partita.deploy import Profiler
-from partita.profiling.store import read_profile
+from partita.profiling.runner import Progress
 from partita.settings import InstanceSettings
-from partita.sources import ModelSource
 from tests.echo_server import echo_server
 
 Capture = pytest.CaptureFixture[str]
@@ -236,32 +234,31 @@ def test_a_file_that_is_no_plan(tmp_path: Path, text: str) -> None:
 # --- profile --------------------------------------------------------------------------------------
 
 
-def test_profile_shows_and_writes_the_table(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--resume", "--again"], "give one of them"),
+        (["--budget", "0"], "--budget"),
+        (["--max-batch", "0"], "--max-batch"),
+    ],
+)
+def test_profile_with_options_that_do_not_fit_together(
+    argv: list[str], message: str, capsys: Capture
 ) -> None:
-    points = [ProfilePoint(threads=1, batch=1, mean_ms=2.5), ProfilePoint(threads=1, batch=2, mean_ms=4.5)]
-    asked: list[ModelSource] = []
+    assert run(["profile", "m.onnx", *argv]) == 2
+    assert message in capsys.readouterr().err
 
-    def measured(_server: object) -> Profiler:
-        def profiler(source: ModelSource, _cores: tuple[int, ...]) -> Profile:
-            asked.append(source)
-            return Profile(points)
 
-        return profiler
-
-    monkeypatch.setattr("partita.profiles.saved_or_measured", measured)
+@pytest.mark.parametrize("dimension", ["", "sequence", "=3", "sequence=0", "sequence=-1", "sequence=x"])
+def test_profile_with_a_size_that_is_none(dimension: str, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "m.onnx").touch()
-    argv = ["profile", str(tmp_path / "m.onnx"), "--cores", "1", "--max-batch", "2", "--budget", "3"]
-    assert run([*argv, "-o", str(tmp_path / "p.json")]) == 0
-    assert "2.5" in capsys.readouterr().out
-    assert read_profile(tmp_path / "p.json") == Profile(points)
-    assert run([*argv, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert [(p["threads"], p["batch"], p["mean_ms"]) for p in document["points"]] == [
-        (1, 1, 2.5),
-        (1, 2, 4.5),
-    ]
-    assert asked[0].max_batch == 2
+    assert run(["profile", str(tmp_path / "m.onnx"), "--dim", dimension]) == 2
+    assert "NAME=SIZE" in capsys.readouterr().err
+
+
+def test_how_far_profiling_has_come_in_words() -> None:
+    now = Progress(visits=3, points=2, elapsed_s=1, left_s=8.6, threads=2, batch=1, mean_ms=1.234)
+    assert progress_text(now) == "2 points, at most 9 s left; 2 threads, 1 item: 1.23 ms"
 
 
 # --- bench ----------------------------------------------------------------------------------------

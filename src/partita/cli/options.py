@@ -36,3 +36,14 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
             raise InvalidInput(f"--shape {text}: write NAME:4,5, the sizes of one item of the input NAME")
         shapes[name] = shape
     return shapes
+
+
+def parse_dimensions(texts: tuple[str, ...]) -> dict[str, int]:
+    """Read ``NAME=SIZE`` options: sizes of a model's axes of any size; raises `InvalidInput`."""
+    sizes: dict[str, int] = {}
+    for text in texts:
+        name, equals, size = text.rpartition("=")
+        if not equals or not name or not (size.isascii() and size.isdecimal()) or int(size) < 1:
+            raise InvalidInput(f"--dim {text}: write NAME=SIZE, such as sequence=128")
+        sizes[name] = int(size)
+    return sizes

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from partita.cli.console import emit_json, emit_table, milliseconds, say
-from partita.cli.options import FILE, config_option, cores_option, json_option
-from partita.core.errors import InvalidInput
+from partita.cli.options import FILE, config_option, cores_option, json_option, parse_dimensions
+from partita.cli.profiling import Watch, one_model, watched
 
 if TYPE_CHECKING:
     from partita.core.profile import Profile
+    from partita.sources import ModelSource
 
 
 @click.command(
@@ -33,43 +34,72 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="Longest that it may take. [default: 30]",
 )
+@click.option("--full", is_flag=True, help="Measure the whole grid, not only what can change a plan.")
+@click.option("--resume", is_flag=True, help="Measure on, from what is kept and from FILE of -o.")
+@click.option("--again", is_flag=True, help="Measure from the beginning, whatever is kept.")
+@click.option(
+    "--samples", type=FILE, metavar="FILE", help="Items to measure with, .npy or .npz. [default: made up]"
+)
+@click.option(
+    "--dim",
+    "dimensions",
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Size of an axis of any size. [default: 64]",
+)
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Write the table there, too, as JSON.")
 @config_option
 @json_option
 def command(
     path: Path,
+    *,
     runtime: str | None,
     max_batch: int | None,
     cores: str | None,
     budget: float | None,
+    full: bool,
+    resume: bool,
+    again: bool,
+    samples: Path | None,
+    dimensions: tuple[str, ...],
     output: Path | None,
     config: Path | None,
     as_json: bool,
 ) -> None:
     """Measure the model at PATH, one instance alone, for the thread counts and batches that can matter.
 
-    The table is kept for `plan` and `serve`; a model that was measured before is not measured again.
+    The table is kept for `plan` and `serve`, after every point: Ctrl-C loses nothing, and the next run goes
+    on from there. What was measured before is not measured again unless --resume, --full or --again asks.
     """
-    import msgspec
-
-    from partita.profiles import saved_or_measured
-    from partita.profiling.store import save
+    from partita.profiles import Measuring, measured
+    from partita.profiling.store import load, save
     from partita.settings import default_config, load_settings
-    from partita.sources import find_models
     from partita.system.cpus import read_topology, select_cores
 
-    settings = load_settings(config or default_config()).with_server(tune="before", tune_budget_s=budget)
-    sources = find_models(path, settings)
-    if len(sources) != 1:
-        raise InvalidInput(f"{path} holds {len(sources)} models; name one of them")
-    source = sources[0]
-    if runtime not in (None, "auto"):
-        source = replace(source, runtime=runtime)
-    if max_batch is not None:
-        source = replace(source, settings=msgspec.structs.replace(source.settings, max_batch=max_batch))
-    profile = saved_or_measured(settings.server)(source, select_cores(read_topology(), cores))
-    if profile is None:
-        raise InvalidInput(f"{path} could not be profiled in this build")
+    if resume and again:
+        raise click.UsageError("--resume goes on and --again begins anew; give one of them")
+    settings = load_settings(config or default_config()).with_server(tune_budget_s=budget, cores=cores)
+    source = _adjusted(one_model(path, settings), runtime, max_batch, parse_dimensions(dimensions))
+    topology = read_topology()
+    wanted, budget_s = settings.server.cores, settings.server.tune_budget_s
+    chosen = select_cores(topology, None if wanted is None else str(wanted))
+    measuring = Measuring(
+        budget_s=budget_s,
+        full=full,
+        go_on=resume,
+        again=again,
+        resume=load(output) if resume and output is not None and output.exists() else None,
+        samples=samples,
+    )
+    watch = Watch()
+    try:
+        with watched(watch, source.name, budget_s) as listener:
+            profile = measured(source, chosen, topology, replace(measuring, listener=listener))
+    except KeyboardInterrupt:
+        _say_what_is_kept(watch, output)
+        raise
+    if watch.latest is not None and watch.latest.left_s <= 0:
+        say(f"the budget of {budget_s:g} s is spent; --resume measures on")
     if output is not None:
         save(output, profile)
         say(f"written to {output}")
@@ -77,6 +107,37 @@ def command(
         emit_json(_document(profile))
     else:
         _show(profile)
+
+
+def _adjusted(
+    source: "ModelSource", runtime: str | None, max_batch: int | None, dimensions: dict[str, int]
+) -> "ModelSource":
+    """Return the model with what the command line says about it."""
+    import msgspec
+
+    settings = source.settings
+    if max_batch is not None:
+        settings = msgspec.structs.replace(settings, max_batch=max_batch)
+    if dimensions:
+        settings = msgspec.structs.replace(settings, dimensions={**settings.dimensions, **dimensions})
+    return replace(
+        source, settings=settings, runtime=source.runtime if runtime in (None, "auto") else runtime
+    )
+
+
+def _say_what_is_kept(watch: Watch, output: Path | None) -> None:
+    from partita.profiling.store import save
+
+    if watch.profile is None:
+        say("nothing was measured yet")
+        return
+    where = ""
+    if output is not None:
+        save(output, watch.profile)
+        where = f", in {output}, too"
+    count = len(watch.profile.points)
+    kept = f"{count} point{'s are' if count > 1 else ' is'} kept"
+    say(f"{kept}{where}; the next `partita profile` of this model goes on from there")
 
 
 def _document(profile: "Profile") -> dict[str, object]:

@@ -37,6 +37,8 @@ class Provenance:
     dimensions: Mapping[str, int] = field(default_factory=dict)
     """Sizes that symbolic axes were measured at."""
     handler_hash: str = ""
+    samples_hash: str = ""
+    """Of the file of items that the user gave to measure with; "" = items made up from the signature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class Profile:
     provenance: Provenance | None = None
     load_s: float | None = None
     """Time from starting the worker process until it was ready, seconds."""
+    finished: tuple[int, int] | None = None
+    """Cores and largest batch that measuring came to its end for; None where it was interrupted before."""
 
     def __init__(
         self,
@@ -54,12 +58,14 @@ class Profile:
         *,
         provenance: Provenance | None = None,
         load_s: float | None = None,
+        finished: tuple[int, int] | None = None,
     ) -> None:
         keyed = {(p.threads, p.batch): p for p in points}
         ordered = MappingProxyType(dict(sorted(keyed.items())))
         object.__setattr__(self, "points", ordered)
         object.__setattr__(self, "provenance", provenance)
         object.__setattr__(self, "load_s", load_s)
+        object.__setattr__(self, "finished", finished)
 
     def latency_ms(self, threads: int, batch: int) -> float | None:
         """Return the mean latency of one execution of ⟨threads, batch⟩, None if it was not measured."""
@@ -78,4 +84,5 @@ class Profile:
 
     def with_points(self, points: Iterable[ProfilePoint]) -> "Profile":
         """Return a profile with these points added; a point measured again replaces the old one."""
-        return Profile([*self.points.values(), *points], provenance=self.provenance, load_s=self.load_s)
+        together = [*self.points.values(), *points]
+        return Profile(together, provenance=self.provenance, load_s=self.load_s, finished=self.finished)

@@ -78,6 +78,7 @@ def provenance_of(
     topology: Topology,
     runtime_version: str | None = None,
     dimensions: Mapping[str, int] | None = None,
+    samples: Path | None = None,
 ) -> Provenance:
     """Return what a profile of this model here belongs to. Raises `InvalidInput` for unreadable files.
 
@@ -91,6 +92,7 @@ def provenance_of(
         topology=str(topology),
         dimensions=dict(launch.dimensions if dimensions is None else dimensions),
         handler_hash=_handling_hash(launch),
+        samples_hash="" if samples is None else model_hash(samples),
     )
 
 

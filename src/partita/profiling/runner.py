@@ -71,7 +71,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """Who hears of it. `save` gets a usable profile after every point."""
+    """Who hears of it. `save` gets a usable profile after every point, and the finished one at the end."""
 
     progress: Callable[[Progress], None] = field(default=lambda _: None)
     note: Callable[[str], None] = field(default=lambda _: None)
@@ -122,7 +122,7 @@ class _Session:
         self._visits = 0
         self._anchor = Anchor()
         self._provenance: Provenance | None = None
-        self._cores = _fullest_socket(settings)
+        self._cores = fullest_socket(settings.topology, settings.cores)
         self._bench = Bench(
             settings.launch,
             cores=self._cores,
@@ -154,7 +154,9 @@ class _Session:
             self._visit(sampler, measure)
         if not self._records:
             raise InvalidInput(self._nothing_measured())
-        return self._profile()
+        profile = self._profile(finished=(len(self._cores), self._settings.max_batch))
+        self._listener.save(profile)
+        return profile
 
     def _calibration(self, signature: Signature) -> Calibration:
         settings = self._settings
@@ -172,6 +174,7 @@ class _Session:
             topology=settings.topology,
             runtime_version=version,
             dimensions=given.dimensions,
+            samples=settings.samples,
         )
 
     def _sampler(self, sizes: tuple[int, ...]) -> Sampler:
@@ -229,9 +232,9 @@ class _Session:
             mean_ms=record.sample.mean_ms,
         )
 
-    def _profile(self) -> Profile:
+    def _profile(self, finished: tuple[int, int] | None = None) -> Profile:
         points: list[ProfilePoint] = [record.point(*key) for key, record in self._records.items()]
-        return Profile(points, provenance=self._provenance, load_s=self._bench.load_s)
+        return Profile(points, provenance=self._provenance, load_s=self._bench.load_s, finished=finished)
 
     def _nothing_measured(self) -> str:
         if self._left_s <= 0:
@@ -241,11 +244,11 @@ class _Session:
         return f"model {self._settings.launch.name}: not one batch could be run; see the reasons above"
 
 
-def _fullest_socket(settings: ProfileSettings) -> tuple[int, ...]:
-    """Return the cores, in order, of the socket that has most of them: no instance spans two."""
-    socket_of = {cpu.cpu: cpu.socket for cpu in settings.topology.cpus}
+def fullest_socket(topology: Topology, cores: tuple[int, ...]) -> tuple[int, ...]:
+    """Return those of the cores, in order, on the socket that has most of them: no instance spans two."""
+    socket_of = {cpu.cpu: cpu.socket for cpu in topology.cpus}
     sockets: dict[int, list[int]] = {}
-    for core in settings.cores:
+    for core in cores:
         sockets.setdefault(socket_of.get(core, 0), []).append(core)
     fullest = max(sockets, key=lambda socket: len(sockets[socket]))
     return tuple(sockets[fullest])

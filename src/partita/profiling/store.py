@@ -30,6 +30,7 @@ class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     partita_profile: int
     provenance: Provenance | None = None
     load_s: float | None = None
+    finished: tuple[int, int] | None = None
     points: list[ProfilePoint]
 
 
@@ -49,6 +50,8 @@ def save(path: Path, profile: Profile) -> None:
         document["provenance"] = _plain(profile.provenance)
     if profile.load_s is not None:
         document["load_s"] = profile.load_s
+    if profile.finished is not None:
+        document["finished"] = profile.finished
     document["points"] = [
         {name: value for name, value in asdict(point).items() if value is not None}
         for point in profile.points.values()
@@ -72,7 +75,7 @@ def load(path: Path) -> Profile:
         )
     for point in file.points:
         _check(path, point)
-    return Profile(file.points, provenance=file.provenance, load_s=file.load_s)
+    return Profile(file.points, provenance=file.provenance, load_s=file.load_s, finished=file.finished)
 
 
 def require_same(stored: Provenance | None, current: Provenance, *, where: str) -> None:
@@ -92,9 +95,11 @@ def require_same(stored: Provenance | None, current: Provenance, *, where: str) 
 def cached_path(folder: Path, provenance: Provenance) -> Path:
     """Return where the profile of this provenance lies in a cache folder, whether it is there or not.
 
-    Axes of the default size count as not given, as they are before a model was ever loaded.
+    Axes of the default size count as not given, as they are before a model was ever loaded. Which items it
+    was measured with does not count: those who look it up to serve the model have none.
     """
     known = {**_plain(provenance), "dimensions": _given(provenance)}
+    del known["samples_hash"]
     key = hashlib.sha256(msgspec.json.encode(known, order="sorted")).hexdigest()
     return folder / f"{key[:32]}.json"
 
