@@ -1,6 +1,7 @@
 """Chooses plans from a profile: the face of this package (Packrat §3.3 and what Partita adds to it)."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import inf, isinf
 from typing import NamedTuple
 
@@ -11,7 +12,10 @@ from partita.planning import robust, spread, throughput
 from partita.planning.memory import FrugalSearch
 from partita.planning.micro_batches import BatchCosts, batch_costs
 from partita.planning.table import LatencyTable
-from partita.planning.threshold import Search, Share, solve
+from partita.planning.threshold import Search, Share, allotments, solve
+
+PRICES = 8
+"""How many prices of memory are tried for a plan of most items per second that fits."""
 
 EARLY_SLACK = 0.02
 """How much longer a share may take in smaller executions, which answer earlier and pipeline better."""
@@ -30,10 +34,13 @@ class Question(NamedTuple):
 class Optimizer:
     """Answers "which instances for T cores and B items?" from one profile, and remembers its answers.
 
-    `sockets` are the cores of each socket (default: one socket of any size); no instance spans two.
+    `sockets` are the cores of each socket (default: one socket of any size); no instance spans two, and
+    fewer cores than they have together may be planned for: then the best share of each socket is found.
     With `micro_batches` off an instance runs one execution per dispatch, as in the paper, except that it
-    may pad its items to a larger profiled size. `memory_bytes` bounds the sum of what the instances hold,
-    `max_instance_batch` the items of one instance.
+    may pad its items to a larger profiled size. `memory_bytes` bounds the sum over the instances of the
+    largest memory that the profile records for the sizes they execute; plans never exceed it, and where
+    the fastest does, a slower one that fits is chosen. `max_instance_batch` bounds the items of one
+    instance in one dispatch.
 
     Raises `InvalidInput` if an argument, or the profile, cannot be planned with.
     """
@@ -96,6 +103,8 @@ class Optimizer:
         They are for verification by running: profiles are taken alone and thin instances slow each other
         down, so the best plan of all is among plans that differ in kind, not among near-copies.
         """
+        if count < 1:
+            raise InvalidInput(f"candidates {count}: ask for 1 or more")
         best = self.plan(cores, batch)
         search = Search(self.costs(batch), self._sockets_of(cores), cores, batch, self._max_share)
         found = [best]
@@ -144,6 +153,12 @@ class Optimizer:
             self._robust[key] = robust.choose(self, cores, max_batch)
         return self._robust[key]
 
+    def most_instances(self, cores: int) -> list[tuple[int, int]]:
+        """Return every profiled thread count with how many of its instances the cores have room for."""
+        ways = allotments(self._sockets_of(cores), cores)
+        rooms = [(int(t), int((ways // t).sum(axis=1).max())) for t in self.table.threads]
+        return [(threads, most) for threads, most in rooms if most > 0]
+
     def costs(self, batch: int) -> BatchCosts:
         """Return what 0..`batch` items, or more, cost an instance of each profiled thread count."""
         if self._costs is None or self._costs.max_batch < batch:
@@ -153,8 +168,11 @@ class Optimizer:
 
     def spread(self, threads: Iterable[int], cores: int, batch: int) -> Plan | None:
         """Return the plan of just these instances for `batch` items, None if they cannot serve them."""
-        rows = [row for t in threads if (row := self.table.row(t)) is not None]
-        shares = spread.shares(self.costs(batch), rows, batch, self._max_share)
+        rows = [self.table.row(t) for t in threads]
+        known = [row for row in rows if row is not None]
+        if len(known) < len(rows):
+            return None
+        shares = spread.shares(self.costs(batch), known, batch, self._max_share)
         if shares is None:
             return None
         plan = self.of_shares(shares, cores, batch, early_answers=True)
@@ -171,17 +189,17 @@ class Optimizer:
         limit_ms: float = inf,
     ) -> Plan:
         """Return the plan of instances with these shares of the batch."""
+        shares = list(shares)
         costs = self.costs(batch)
-        instances: list[InstanceSpec] = []
-        for row, items in shares:
+        specs: dict[Share, InstanceSpec] = {}  # most instances are alike
+        for row, items in dict.fromkeys(shares):
             threads = int(self.table.threads[row])
-            executions = costs.executions(row, items)
+            spec = InstanceSpec(threads=threads, batch=items, executions=costs.executions(row, items))
             if early_answers:
-                early = costs.executions(row, items, slack=EARLY_SLACK)
-                if sum(self.table.at_ms(threads, size) or inf for size in early) <= limit_ms:
-                    executions = early
-            instances.append(InstanceSpec(threads=threads, batch=items, executions=executions))
-        return self._plan(instances, cores, batch, objective)
+                early = replace(spec, executions=costs.executions(row, items, slack=EARLY_SLACK))
+                spec = early if self.instance_ms(early) <= limit_ms else spec
+            specs[row, items] = spec
+        return self._plan([specs[share] for share in shares], cores, batch, objective)
 
     def _plan(self, instances: list[InstanceSpec], cores: int, batch: int, objective: Objective) -> Plan:
         return Plan(
@@ -189,7 +207,7 @@ class Optimizer:
             cores=cores,
             batch=batch,
             objective=objective,
-            expected_ms=max(self.instance_ms(instance) for instance in instances),
+            expected_ms=max(self.instance_ms(instance) for instance in set(instances)),
             fat_ms=self.table.at_ms(cores, batch),
         )
 
@@ -232,27 +250,44 @@ class Optimizer:
 
     def _steadiest(self, question: Question) -> Plan:
         cores, batch, objective, limit_ms, early = question
+        fastest = self.plan(cores, batch, Objective.LATENCY, limit_ms, early_answers=early)
+        plans = [self._plan(list(fastest.instances), cores, batch, objective)]
+        free = self._priced(question, 0.0)
+        if free is not None and not self._fits(free):
+            free = self._within_memory(question, self.items_per_s(free) / 1000.0 / self.memory_of(free))
+        if free is not None:
+            plans.append(free)
+        return max(plans, key=lambda plan: (self.items_per_s(plan), -len(plan.instances)))
+
+    def _priced(self, question: Question, rate_per_byte: float) -> Plan | None:
+        cores, batch, objective, limit_ms, early = question
         limit = inf if limit_ms is None else limit_ms
-        price, plan = 0.0, None
-        while plan is None:
-            shares = throughput.solve(
-                self.costs(batch),
-                self._sockets_of(cores),
-                cores,
-                batch,
-                limit_ms=limit,
-                max_share=self._max_share,
-                rate_per_byte=price,
-            )
-            fastest = self.plan(cores, batch, Objective.LATENCY)
-            if shares is None:
-                if fastest.expected_ms is None or fastest.expected_ms > limit:
-                    raise NoFeasiblePlan(_too_slow(question, fastest.expected_ms or inf))
-                return self._plan(list(fastest.instances), cores, batch, objective)
-            plan = self.of_shares(
-                shares, cores, batch, objective=objective, early_answers=early, limit_ms=limit
-            )
-        return plan
+        shares = throughput.solve(
+            self.costs(batch),
+            self._sockets_of(cores),
+            cores,
+            batch,
+            limit_ms=limit,
+            max_share=self._max_share,
+            rate_per_byte=rate_per_byte,
+        )
+        if shares is None:
+            return None
+        return self.of_shares(shares, cores, batch, objective=objective, early_answers=early, limit_ms=limit)
+
+    def _within_memory(self, question: Question, rate_per_byte: float) -> Plan | None:
+        """Return the best plan that fits at some price of memory: the lower the price, the better it is."""
+        best: Plan | None = None
+        low, price = 0.0, rate_per_byte
+        for _ in range(PRICES):
+            plan = self._priced(question, price)
+            if plan is not None and self._fits(plan):
+                if best is None or self.items_per_s(plan) > self.items_per_s(best):
+                    best = plan
+                price = (low + price) / 2
+            else:
+                low, price = price, price * 4 if best is None else price * 1.5
+        return best
 
     def _fits(self, plan: Plan) -> bool:
         return self._memory_bytes is None or self.memory_of(plan) <= self._memory_bytes
@@ -282,7 +317,7 @@ class Optimizer:
             raise InvalidInput(f"cores {cores}: must be 1 or more")
         if batch < 1:
             raise InvalidInput(f"batch {batch}: must be 1 or more")
-        if limit_ms is not None and limit_ms <= 0:
+        if limit_ms is not None and not limit_ms > 0:
             raise InvalidInput(f"latency limit {limit_ms:g} ms: must be more than 0")
         if self._sockets is not None and sum(self._sockets) < cores:
             raise InvalidInput(f"cores {cores}: sockets {self._sockets} have {sum(self._sockets)} in all")

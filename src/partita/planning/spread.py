@@ -16,7 +16,7 @@ from partita.planning.threshold import Share
 
 def latency_ms(costs: BatchCosts, rows: Sequence[int], batch: int) -> float:
     """Return the least time in which instances of these rows serve the batch; inf if they cannot."""
-    return _solve(costs.cost_ms[list(rows), : batch + 1], batch)[0] if rows else np.inf
+    return _solve(costs, rows, batch, batch)[0] if rows else np.inf
 
 
 def shares(
@@ -28,26 +28,35 @@ def shares(
     """
     if not rows or len(rows) > batch:
         return None
-    table = costs.cost_ms[list(rows), : min(batch, max_share or batch) + 1]
-    least, items = _solve(table, batch)
+    least, items = _solve(costs, rows, batch, min(batch, max_share or batch))
     if not np.isfinite(least) or (items == 0).any():
         return None
-    surplus = int(items.sum()) - batch
-    while surplus > 0:
-        at = table[np.arange(len(rows)), items]
+    at = costs.cost_ms[rows, items]
+    for _ in range(int(items.sum()) - batch):
         slowest = int(np.where(items > 1, at, -np.inf).argmax())
         items[slowest] -= 1
-        surplus -= 1
+        at[slowest] = costs.cost_ms[rows[slowest], items[slowest]]
     return tuple((row, int(count)) for row, count in zip(rows, items, strict=True))
 
 
-def _solve(table: Floats, batch: int) -> tuple[float, Ints]:
+def _solve(costs: BatchCosts, rows: Sequence[int], batch: int, most: int) -> tuple[float, Ints]:
+    """Return the least latency, and what each instance serves in it, together the batch or more."""
+    kinds, kind, counts = np.unique(rows, return_inverse=True, return_counts=True)
+    table = costs.cost_ms[kinds, : most + 1]
+    equal = np.minimum(-(-batch // counts), most)
+    high = float(table[np.arange(len(kinds)), equal].min())  # any one kind alone; may be too little
     candidates = np.unique(table[np.isfinite(table)])
-    first = bisect_left(candidates, True, key=lambda ms: bool(_served(table, ms).sum() >= batch))
+
+    def reaches(ms: float) -> bool:
+        return int(_served(table, ms) @ counts) >= batch
+
+    if reaches(high):
+        candidates = candidates[candidates <= high]
+    first = bisect_left(candidates, True, key=reaches)
     if first == len(candidates):
-        return np.inf, np.zeros(len(table), dtype=np.int64)
+        return np.inf, np.zeros(len(rows), dtype=np.int64)
     least = float(candidates[first])
-    return least, _served(table, least)
+    return least, _served(table, least)[kind]
 
 
 def _served(table: Floats, latency: float) -> Ints:

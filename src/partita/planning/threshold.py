@@ -27,6 +27,9 @@ from partita.planning.table import Floats, Ints
 Share = tuple[int, int]
 """One instance of a solution: (row of the cost table, number of items)."""
 
+NEVER = -(1 << 40)
+"""Fewer items than any sum can make up for: there can be no such instances."""
+
 MAX_ALLOTMENTS = 4096
 """Ways of giving T cores from several larger sockets that are looked at, the most even ones last."""
 
@@ -71,8 +74,8 @@ class Search:
         self._share = min(batch, max_share or batch)
         self._cost: Floats = self.costs.cost_ms[:, : self._share + 1]
         self._strides = [2**k for k in range(self._share.bit_length() - 1, -1, -1)]
-        span = np.arange(self.widest + 1)
-        self._rest = span[:, None] - span[None, :]  # cores left of t after giving s, negative = impossible
+        self._padded = np.full(2 * self.widest + 1, NEVER)
+        self._rest = np.lib.stride_tricks.sliding_window_view(self._padded, self.widest + 1)[:, ::-1]
 
     def least_latency(self) -> float | None:
         """Return the least λ at which the cores serve the batch, None if there is none."""
@@ -120,10 +123,10 @@ class Search:
                 return False
             served = more
 
-    def joined(self, some: Ints, others: Ints, impossible: int = 0) -> Ints:
+    def joined(self, some: Ints, others: Ints) -> Ints:
         """Return for each t the most items of `some` on t − s cores and `others` on s (max-plus product)."""
-        sums: Ints = np.where(self._rest >= 0, some[self._rest] + others[None, :], impossible)
-        most: Ints = sums.max(axis=1)
+        self._padded[self.widest :] = some  # now _rest[t, s] is some[t − s], or NEVER
+        most: Ints = (self._rest + others).max(axis=1)
         return most
 
     def fewest(self, latency_ms: float) -> tuple[Share, ...]:
@@ -142,13 +145,26 @@ class Search:
 
     def exactly(self, instances: int) -> Solution | None:
         """Return the fastest plan of exactly so many instances, each with an item, None if there is none."""
-        first = bisect_left(
-            self._all_costs, True, key=lambda ms: self._split(self._exact(ms, instances)[0]) is not None
-        )
+        first = bisect_left(self._all_costs, True, key=lambda ms: self._reaches_with(ms, instances))
         if first == len(self._all_costs):
             return None
         latency_ms = float(self._all_costs[first])
         return Solution(latency_ms, self._shares(*self._exact(latency_ms, instances)))
+
+    def _reaches_with(self, latency_ms: float, instances: int) -> bool:
+        if self.allotments.shape[1] > 1:
+            return self._split(self._exact(latency_ms, instances)[0]) is not None
+        power, served = self._possible(latency_ms), None
+        while instances:  # one socket: the layer of so many instances, by squaring
+            if instances & 1:
+                served = power if served is None else self.joined(served, power)
+            power = self.joined(power, power)
+            instances >>= 1
+        return served is not None and bool(served[self.widest] >= self.batch)
+
+    def _possible(self, latency_ms: float) -> Ints:
+        single = self.capacities(latency_ms)
+        return np.where(single > 0, single, NEVER)
 
     @cached_property
     def _all_costs(self) -> Floats:
@@ -157,11 +173,10 @@ class Search:
 
     def _exact(self, latency_ms: float, instances: int) -> tuple[list[Ints], Ints]:
         """Return the layers of exactly 0..instances instances: negative where there cannot be so many."""
-        single = self.capacities(latency_ms)
-        single = np.where(single > 0, single, -self.batch * (instances + 1))
+        single = self._possible(latency_ms)
         layers = [np.zeros_like(single)]
         for _ in range(instances):
-            layers.append(self.joined(layers[-1], single, impossible=-self.batch * (instances + 1)))
+            layers.append(self.joined(layers[-1], single))
         return layers, single
 
     def _shares(self, layers: list[Ints], single: Ints) -> tuple[Share, ...]:

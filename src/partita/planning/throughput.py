@@ -49,8 +49,8 @@ class _Knapsack:
         items = np.arange(self._units + 1) * self._unit
         self._rates = _rates(costs, items, limit_ms, max_share, rate_per_byte)  # (n, units + 1)
         self._odd_rates = _rates(costs, items + self._odd, limit_ms, max_share, rate_per_byte)
-        span = np.arange(self._units + 1)
-        self._rest = span[:, None] - span[None, :]
+        self._padded = np.full(2 * self._units + 1, _NONE)
+        self._rest = np.lib.stride_tricks.sliding_window_view(self._padded, self._units + 1)[:, ::-1]
 
     def best(self, ways: Ints) -> tuple[Share, ...] | None:
         """Return the best shares over the ways of giving cores from sockets."""
@@ -93,7 +93,9 @@ class _Knapsack:
         return float(sums[taken]), [*rest, (row, taken * self._unit + self._odd)]
 
     def _joined(self, some: Floats, others: Floats) -> Floats:
-        sums: Floats = np.where(self._rest >= 0, some[self._rest] + others[None, :], _NONE)
+        """Return [k, u] = `some` with k − u units and `others` with u; no rate where u > k."""
+        self._padded[self._units :] = some  # now _rest[k, u] is some[k − u]
+        sums: Floats = self._rest + others
         return sums
 
     def _fill(self, cores: int, rates: Floats) -> tuple[Floats, Ints]:
@@ -108,12 +110,11 @@ class _Knapsack:
                 if self._threads[row] > t:
                     break
                 sums = self._joined(best[t - self._threads[row]], rates[row])
-                units = sums.argmax(axis=1)
-                candidate = sums[np.arange(len(units)), units]
-                better = candidate > best[t] * (1 + 1e-12)
+                candidate = sums.max(axis=1)
+                better = np.flatnonzero(candidate > best[t] * (1 + 1e-12))
                 best[t][better] = candidate[better]
                 choice[t][better, 0] = row
-                choice[t][better, 1] = units[better]
+                choice[t][better, 1] = sums[better].argmax(axis=1)
         return best, choice
 
     def _unfold(
