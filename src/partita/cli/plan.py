@@ -1,16 +1,23 @@
 """``partita plan``."""
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from partita.cli.console import emit_json, emit_table, milliseconds
+from partita.cli.console import emit_json, emit_table, milliseconds, say
 from partita.cli.documents import plan_document
-from partita.cli.options import FILE, json_option
+from partita.cli.options import FILE, config_option, json_option
+from partita.cli.profiling import Watch, one_model, watched
 from partita.core.errors import InvalidInput
 from partita.core.plan import Objective, Plan
 from partita.core.profile import Profile
+
+if TYPE_CHECKING:
+    from partita.core.topology import Topology
+    from partita.sources import ModelSource
 
 
 @click.command(
@@ -52,9 +59,11 @@ from partita.core.profile import Profile
     metavar="K",
     help="Run the K best kinds of plan and take the fastest.",
 )
+@config_option
 @json_option
 def command(
     path: Path | None,
+    *,
     profile_file: Path | None,
     mode: str | None,
     cores: int,
@@ -65,6 +74,7 @@ def command(
     sockets: str | None,
     memory_mib: int | None,
     verify: int | None,
+    config: Path | None,
     as_json: bool,
 ) -> None:
     """Choose the instances for B items on T cores.
@@ -75,50 +85,89 @@ def command(
         raise click.UsageError("give either PATH or --profile FILE")
     if verify is not None and path is None:
         raise click.UsageError("--verify runs the plans, and so needs PATH and not --profile")
-    if verify is not None:
-        raise InvalidInput("--verify: this build does not run plans to choose among them yet; leave it out")
+    if verify is not None and objective != Objective.LATENCY:
+        raise click.UsageError("--verify compares latencies; leave --objective throughput out")
     from partita.planning.optimizer import Optimizer
     from partita.profiling.store import read_profile
 
-    here: tuple[int, ...] | None = None
-    largest: int | None = None
+    model: _Model | None = None
     if path is not None:
-        profile, here, largest = _measured(path, cores)
+        model = _measured(path, cores, config)
+        profile = model.profile
     else:
         assert profile_file is not None
         profile = read_profile(profile_file, mode=mode)
+    here = None if model is None else model.sockets
     optimizer = Optimizer(
         profile,
         sockets=here if sockets is None else _parse_sockets(sockets),
         micro_batches=not no_micro_batches,
         memory_bytes=None if memory_mib is None else memory_mib << 20,
-        max_instance_batch=largest,
+        max_instance_batch=None if model is None else model.source.max_batch,
     )
-    plan = optimizer.plan(cores, batch, Objective(objective), limit_ms)
+    plans = [optimizer.plan(cores, batch, Objective(objective), limit_ms)]
+    if verify is not None:
+        assert model is not None
+        within = [
+            plan
+            for plan in optimizer.candidates(cores, batch, verify)
+            if limit_ms is None or (plan.expected_ms or 0.0) <= limit_ms
+        ]
+        plans = _verified(model, within or plans)
     if as_json:
-        emit_json(plan_document(plan))
-    else:
-        _show(plan)
+        document = plan_document(plans[0])
+        emit_json(document if verify is None else {**document, "verified": [plan_document(p) for p in plans]})
+        return
+    if len(plans) > 1:
+        _show_all(plans)
+    _show(plans[0])
 
 
-def _measured(path: Path, cores: int) -> tuple[Profile, tuple[int, ...], int]:
-    """Return a model's profile, the sockets of the cores that it is for, and its largest batch."""
-    from partita.profiles import saved_or_measured
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Model:
+    """A model on this machine, measured, and the CPUs that its plan is for."""
+
+    source: "ModelSource"
+    profile: Profile
+    topology: "Topology"
+    cores: tuple[int, ...]
+
+    @property
+    def sockets(self) -> tuple[int, ...]:
+        """How many of the CPUs each socket has."""
+        counts = Counter(cpu.socket for cpu in self.topology.cpus if cpu.cpu in self.cores)
+        return tuple(count for _, count in sorted(counts.items()))
+
+
+def _measured(path: Path, cores: int, config: Path | None) -> _Model:
+    """Return a model with its profile, which is measured now if there is none."""
+    from partita.profiles import Measuring, cached, measured
     from partita.settings import default_config, load_settings
-    from partita.sources import find_models
     from partita.system.cpus import read_topology, select_cores
 
-    settings = load_settings(default_config())
-    sources = find_models(path, settings)
-    if len(sources) != 1:
-        raise InvalidInput(f"{path} holds {len(sources)} models; name one of them")
+    settings = load_settings(config or default_config())
+    source = one_model(path, settings)
     topology = read_topology()
     chosen = select_cores(topology, str(cores))
-    profile = saved_or_measured(settings.server)(sources[0], chosen)
-    if profile is None:
-        raise InvalidInput(f"{path} has no profile, and [server] tune says to measure none")
-    sockets = Counter(cpu.socket for cpu in topology.cpus if cpu.cpu in chosen)
-    return profile, tuple(count for _, count in sorted(sockets.items())), sources[0].max_batch
+    profile: Profile | None
+    if settings.server.tune == "never":
+        profile = cached(source, topology)
+        if profile is None:
+            raise InvalidInput(f"{path} has no profile, and [server] tune says to measure none")
+    else:
+        budget_s = settings.server.tune_budget_s
+        with watched(Watch(), source.name, budget_s) as listener:
+            profile = measured(source, chosen, topology, Measuring(budget_s=budget_s, listener=listener))
+    return _Model(source=source, profile=profile, topology=topology, cores=chosen)
+
+
+def _verified(model: _Model, plans: list[Plan]) -> list[Plan]:
+    from partita.verified import SECONDS, verified
+
+    say(f"running {len(plans)} plan{'s' * (len(plans) > 1)} in turns, for about {SECONDS:g} s")
+    return verified(
+        model.source, plans, cores=model.cores, topology=model.topology, seconds=SECONDS, note=say
+    )
 
 
 def _parse_sockets(text: str) -> tuple[int, ...]:
@@ -129,6 +178,15 @@ def _parse_sockets(text: str) -> tuple[int, ...]:
     if not sockets or min(sockets) < 1:
         raise InvalidInput(f"--sockets {text}: write the cores of each socket, such as 8,8")
     return sockets
+
+
+def _show_all(plans: list[Plan]) -> None:
+    """Print the plans that were run, the chosen one first."""
+    emit_table(
+        ("plan", "expected ms", "measured ms"),
+        [(str(plan), milliseconds(plan.expected_ms), milliseconds(plan.measured_ms)) for plan in plans],
+    )
+    click.echo("")
 
 
 def _show(plan: Plan) -> None:

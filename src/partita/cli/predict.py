@@ -8,6 +8,7 @@ import click
 
 from partita.cli.console import emit_json, progress, say
 from partita.cli.options import FILE, config_option, cores_option, json_option
+from partita.cli.profiling import one_model
 from partita.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -57,20 +58,17 @@ def command(
     from partita.embedded import Server
     from partita.offline import predict_with
     from partita.settings import default_config, load_settings
-    from partita.sources import find_models
 
     arrays = _read(inputs)
     settings = load_settings(config or default_config())
-    sources = find_models(path, settings)
-    if len(sources) != 1:
-        raise InvalidInput(f"{path} holds {len(sources)} models; name one of them")
-    with Server([sources[0]], cores=cores, tune=tune, settings=settings) as server:
-        _check_output(output, [spec.name for spec in server.signature(sources[0].name).outputs])
+    source = one_model(path, settings)
+    with Server([source], cores=cores, tune=tune, settings=settings) as server:
+        _check_output(output, [spec.name for spec in server.signature(source.name).outputs])
         started_s = time.perf_counter()
         with progress("predicting", None) as advance:
             outputs = predict_with(
                 server,
-                sources[0].name,
+                source.name,
                 arrays,
                 segment=segment,
                 progress=lambda done, total: advance(done, total, f"{done} of {total} items"),
