@@ -35,10 +35,15 @@ def pack_json(name: str, datatype: DataType, shape: tuple[int, ...], data: list[
         return b"".join(_element(name, value) for value in values)
     kinds = {type(value) for value in values}
     _check_kinds(name, datatype, kinds)
+    if datatype.numpy.kind in "iu" and values:  # asked here: numpy 1 wraps them round
+        info = np.iinfo(datatype.numpy)
+        if min(values) < info.min or max(values) > info.max:
+            raise InvalidRequest(f"input {name!r}: {datatype} holds {info.min} to {info.max}, and no more")
     try:
-        return np.array(values, dtype=datatype.numpy).tobytes()
-    except (OverflowError, ValueError, TypeError) as error:
-        raise InvalidRequest(f"input {name!r}: {error}") from None
+        with np.errstate(over="raise"):
+            return np.array(values, dtype=datatype.numpy).tobytes()
+    except (OverflowError, FloatingPointError):
+        raise InvalidRequest(f"input {name!r}: a value is out of the range of {datatype}") from None
 
 
 def _check_kinds(name: str, datatype: DataType, kinds: set[type]) -> None:
