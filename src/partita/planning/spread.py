@@ -16,6 +16,8 @@ from partita.planning.threshold import Share
 
 def latency_ms(costs: BatchCosts, rows: Sequence[int], batch: int) -> float:
     """Return the least time in which instances of these rows serve the batch; inf if they cannot."""
+    if len(set(rows)) == 1:  # equal instances take equal shares
+        return float(costs.cost_ms[rows[0], -(-batch // len(rows))])
     return _solve(costs, rows, batch, batch)[0] if rows else np.inf
 
 
@@ -44,7 +46,8 @@ def _solve(costs: BatchCosts, rows: Sequence[int], batch: int, most: int) -> tup
     kinds, kind, counts = np.unique(rows, return_inverse=True, return_counts=True)
     table = costs.cost_ms[kinds, : most + 1]
     equal = np.minimum(-(-batch // counts), most)
-    high = float(table[np.arange(len(kinds)), equal].min())  # any one kind alone; may be too little
+    # What the quickest kind takes alone: a bound, where it can serve the batch at all.
+    high = float(table[np.arange(len(kinds)), equal].min())
     candidates = np.unique(table[np.isfinite(table)])
 
     def reaches(ms: float) -> bool:
