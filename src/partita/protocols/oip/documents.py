@@ -1,10 +1,12 @@
 """The JSON documents of an inference request, as the protocol defines them."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from partita.core.errors import InvalidRequest
+
+MAX_TIMEOUT_US = 1 << 53
 
 
 class InputParameters(msgspec.Struct, frozen=True):
@@ -17,7 +19,7 @@ class OutputParameters(msgspec.Struct, frozen=True):
     """Parameters of one requested output."""
 
     binary_data: bool | None = None
-    classification: int | None = None
+    classification: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class InputTensor(msgspec.Struct, frozen=True):
@@ -41,8 +43,8 @@ class RequestParameters(msgspec.Struct, frozen=True):
     """Parameters of a request."""
 
     binary_data_output: bool = False
-    timeout: int | None = None
-    """Microseconds."""
+    timeout: Annotated[int, msgspec.Meta(ge=0, le=MAX_TIMEOUT_US)] | None = None
+    """Microseconds; 0 = none."""
     sequence_id: int | str = 0
     sequence_start: bool = False
     sequence_end: bool = False
@@ -66,5 +68,5 @@ def parse_infer_request(text: bytes) -> InferRequest:
         return _decoder.decode(text)
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"the request's JSON is not an inference request: {error}") from None
-    except UnicodeDecodeError:
-        raise InvalidRequest("the request's JSON is not UTF-8") from None
+    except RecursionError:
+        raise InvalidRequest("the request's JSON is nested too deep") from None
