@@ -108,7 +108,7 @@ def test_what_a_sequence_parameter_that_says_nothing_means() -> None:
 # --- what does not fit ----------------------------------------------------------------------------
 
 WRONG: dict[str, tuple[Signature, list[dict[str, Any]], dict[str, Any], str]] = {
-    "unexpected": (TWO, [X, J, tensor("q", "FP32", [2], 8)], {}, "unexpected input 'q'; the model's inputs are"),
+    "unexpected": (TWO, [X, J, tensor("q", "FP32", [2], 8)], {}, "unexpected input 'q'; the model's"),
     "missing": (TWO, [X], {}, "input 'i' is missing; the model's inputs are x, i"),
     "nothing": (TWO, [], {}, "input 'x' is missing"),
     "twice": (TWO, [X, J, X], {}, "an input is given twice"),
@@ -165,7 +165,7 @@ DOCUMENTS = {
     b'{"inputs": [{"name": "\\ud800 and more"}]}': "surrogate",
     b'{"inputs": [], "id": %b}' % (b"[" * 100_000): "Expected `str`",
     b'{"inputs": [], "own": %b%b}' % (b"[" * 100_000, b"]" * 100_000): "nested too deep",
-    b'{"inputs": [{"name": "x", "datatype": "A", "shape": [1], "data": %b' % (b"[" * 10**5): "nested too deep",
+    b'{"inputs": [{"name": "x", "datatype": "A", "shape": [], "data": %b' % (b"[" * 10**5): "too deep",
 }  # fmt: skip
 
 

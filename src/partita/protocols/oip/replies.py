@@ -14,6 +14,8 @@ from partita.protocols.oip.templates import Template, WantedOutput
 
 _BINARY_TYPE = (b"content-type", b"application/octet-stream")
 _JSON_TYPE = (b"content-type", b"application/json")
+MEMO_HEADS = 64
+"""Most output shapes for which one template keeps heads."""
 COMPRESS_FROM_BYTES = 1024
 """Smaller responses are not worth compressing."""
 
@@ -44,6 +46,8 @@ class Replies:
             return _compressed(headers, b"".join((text, *binaries)))
         head = response_head(200, headers, length) + text
         if self._is_constant(template) and not gzip:
+            if len(template.heads) >= MEMO_HEADS:
+                template.heads.clear()
             template.heads[shapes] = head
         return b"".join((head, *binaries))
 
@@ -81,7 +85,8 @@ class Replies:
         spec = self._signature.outputs[wanted.index]
         shape, data = shapes[wanted.index], outputs[wanted.index]
         if wanted.classes:
-            shape, data = _classes(spec.name, spec.datatype, shape, data, wanted.classes)
+            batched = self._signature.batched
+            shape, data = _classes(spec.name, spec.datatype, shape, data, wanted.classes, batched=batched)
             return spec.name, DataType.BYTES, shape, data
         return spec.name, spec.datatype, shape, data
 
@@ -100,14 +105,15 @@ def _compressed(headers: list[tuple[bytes, bytes]], body: bytes) -> bytes:
 
 
 def _classes(
-    name: str, datatype: DataType, shape: tuple[int, ...], data: Buffer, k: int
+    name: str, datatype: DataType, shape: tuple[int, ...], data: Buffer, k: int, *, batched: bool
 ) -> tuple[tuple[int, ...], bytes]:
     """The k largest of each item as BYTES ``value:index`` (classification extension)."""
     if datatype in (DataType.BYTES, DataType.BF16, DataType.BOOL):
         raise InvalidRequest(f"output {name!r}: classification is not possible for {datatype}")
-    rows = np.frombuffer(data, datatype.numpy).reshape(shape[0] if len(shape) > 1 else 1, -1)
+    rows = np.frombuffer(data, datatype.numpy).reshape(shape[0] if batched else 1, -1)
     k = min(k, rows.shape[1])
-    order = np.argsort(-rows, axis=1, kind="stable")[:, :k]
+    falling = -rows if rows.dtype.kind == "f" else ~rows  # negating integers would overflow
+    order = np.argsort(falling, axis=1, kind="stable")[:, :k]
     texts = [f"{row[i]:f}:{i}".encode() for row, best in zip(rows, order, strict=True) for i in best]
     packed = b"".join(len(t).to_bytes(4, "little") + t for t in texts)
-    return (shape[0], k) if len(shape) > 1 else (k,), packed
+    return (shape[0], k) if batched else (k,), packed
