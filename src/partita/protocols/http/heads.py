@@ -31,6 +31,7 @@ class RequestHead:
     raw_path: bytes
     headers: tuple[tuple[bytes, bytes], ...]
     keep_alive: bool
+    """Whether the connection is kept for another request. Not for HTTP/1.0, whose clients must be told so."""
     http_version: str
     content_length: int
     """Bytes of the body; 0 where there is none, −1 where it comes in chunks."""
@@ -73,20 +74,28 @@ def parse_head(data: bytes) -> RequestHead:
         raise MalformedHead(f"not an HTTP/1.1 request: {error}") from None
     if not collector.is_complete:
         raise MalformedHead("not an HTTP/1.1 request: the head ends early")
-    return _head(parser, collector)
+    version = parser.get_http_version()
+    if version not in ("1.1", "1.0"):
+        raise MalformedHead(f"HTTP/{version} is not supported; use HTTP/1.1")
+    try:
+        return _head(parser, collector, version)
+    except httptools.HttpParserInvalidURLError:
+        shown = collector.url[:80].decode("latin-1")
+        raise MalformedHead(f"the request's target {shown!r} is not a path or URL") from None
 
 
-def _head(parser: Any, collector: _Collector) -> RequestHead:
+def _head(parser: Any, collector: _Collector, version: str) -> RequestHead:
     headers: dict[bytes, bytes] = {}
     for name, value in collector.headers:
         if name == b"content-length" and headers.get(name, value) != value:
             raise MalformedHead("two different Content-Length headers")
         headers.setdefault(name, value)
-    coding = headers.get(b"transfer-encoding", b"").strip().lower()
-    if coding not in (b"", b"chunked"):
+    coding = headers.get(b"transfer-encoding", b"chunked").strip().lower()
+    if coding != b"chunked":
         raise MalformedHead(f"transfer encoding {coding.decode('latin-1')!r} is not supported; use chunked")
-    if coding and b"content-length" in headers:
-        raise MalformedHead("both Content-Length and Transfer-Encoding")
+    is_chunked = b"transfer-encoding" in headers
+    if is_chunked and (b"content-length" in headers or version == "1.0"):
+        raise MalformedHead("Transfer-Encoding with Content-Length, or in HTTP/1.0")
     url = httptools.parse_url(collector.url)
     path = url.path or b"/"
     return RequestHead(
@@ -95,14 +104,34 @@ def _head(parser: Any, collector: _Collector) -> RequestHead:
         query=url.query or b"",
         raw_path=path,
         headers=tuple(collector.headers),
-        keep_alive=parser.should_keep_alive(),
-        http_version=parser.get_http_version(),
-        content_length=-1 if coding else _number(headers, b"content-length") or 0,
+        keep_alive=version == "1.1" and not _asks_to_close(collector.headers),
+        http_version=version,
+        content_length=-1 if is_chunked else _number(headers, b"content-length") or 0,
         expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
         inference_header_length=_number(headers, b"inference-header-content-length"),
         content_encoding=headers.get(b"content-encoding", b"").decode("latin-1").strip().lower(),
-        accepts_gzip=b"gzip" in headers.get(b"accept-encoding", b""),
+        accepts_gzip=_accepts_gzip(headers.get(b"accept-encoding", b"")),
     )
+
+
+def _asks_to_close(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether ``close`` is among the connection's options (RFC 9112 §9.3).
+
+    Asked of the headers, since the parser forgets it where a request ends with its head.
+    """
+    return any(
+        name == b"connection" and b"close" in [option.strip() for option in value.lower().split(b",")]
+        for name, value in headers
+    )
+
+
+def _accepts_gzip(value: bytes) -> bool:
+    """Whether ``gzip`` is listed, and not with a weight of 0."""
+    for coding in value.lower().replace(b" ", b"").split(b","):
+        name, weighted, weight = coding.partition(b";q=")
+        if name == b"gzip":
+            return not weighted or bool(weight.strip(b"0."))
+    return False
 
 
 def _unquoted(path: bytes) -> str:
