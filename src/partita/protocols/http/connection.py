@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 from partita.core.errors import InvalidRequest, PayloadTooLarge
 from partita.protocols.http.chunked import ChunkedBody
 from partita.protocols.http.heads import RequestHead
-from partita.protocols.http.responses import CONTINUE, error_response
+from partita.protocols.http.responses import CONTINUE, error_response, with_close
 
 if TYPE_CHECKING:
     from partita.protocols.http.listener import Listener
@@ -23,7 +23,8 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_buffer", "_chunked", "_listener", "_missing", "_parts", "_reading", "_writing",
+        "_buffer", "_chunked", "_has_ended", "_listener", "_missing", "_parts", "_reading", "_unsent",
+        "_writing",
         "head", "is_busy", "is_closing", "pending", "since_tick", "transport",
     )  # fmt: skip
 
@@ -35,6 +36,10 @@ class Connection(asyncio.Protocol):
         self._chunked: ChunkedBody | None = None
         self._reading = True
         self._writing = True
+        self._unsent = 0
+        """Bytes that the client had not read at the last tick."""
+        self._has_ended = False
+        """Whether the client will send no more."""
         self.head: RequestHead | None = None
         """Head of the request that is being read or answered."""
         self.is_busy = False
@@ -54,7 +59,7 @@ class Connection(asyncio.Protocol):
         if not self._listener.admit(self):
             limit = self._listener.limits.max_connections
             self.transport.write(error_response(503, f"more than max_connections = {limit} connections"))
-            self._close()
+            self._linger()
             return
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
@@ -69,7 +74,11 @@ class Connection(asyncio.Protocol):
             self._listener.handler.abandoned(self)
 
     def eof_received(self) -> bool:
-        """A client that has sent all it wants still gets its answer."""
+        """A client that has sent all it wants still gets its answers."""
+        self._has_ended = True
+        if self._buffer and not self.is_busy and self.head is None:
+            self._listener.loop.call_soon(self._continue)
+            return not self.is_closing
         return self.is_busy
 
     def pause_writing(self) -> None:
@@ -84,7 +93,6 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; hands every complete request on."""
-        self.since_tick = self._listener.tick
         if self.is_busy or not self._writing:
             self._buffer += data
             if len(self._buffer) > WRITE_BUFFER_BYTES:
@@ -92,11 +100,13 @@ class Connection(asyncio.Protocol):
         elif self.is_closing:
             return
         elif self.head is not None:
+            self.since_tick = self._listener.tick
             self._more_body(data)
-        elif self._buffer:
+        elif self._buffer:  # of a head, whose time began with its first byte
             self._buffer, data = b"", self._buffer + data
             self._begin(data)
         else:
+            self.since_tick = self._listener.tick
             self._begin(data)
 
     # --- reading ----------------------------------------------------------------------------------
@@ -109,6 +119,9 @@ class Connection(asyncio.Protocol):
             self._incomplete_head(data)
             return
         start = end + 4
+        if not end:  # empty lines before a request are skipped (RFC 9112 §2.2)
+            self._begin(data.lstrip(b"\r\n"))
+            return
         try:
             head = self._listener.heads.head(data[:start])
         except InvalidRequest as error:
@@ -127,7 +140,8 @@ class Connection(asyncio.Protocol):
             self.is_busy = True
             self._listener.handler.handle(self, head, data, start)
             return
-        if head.expects_continue:
+        self.since_tick = self._listener.tick
+        if head.expects_continue and head.http_version == "1.1":
             self.transport.write(CONTINUE)
         if length < 0:
             self._chunked = ChunkedBody(max_bytes=limits.max_body_bytes)
@@ -141,8 +155,7 @@ class Connection(asyncio.Protocol):
         if len(data) > limit:
             self._refuse(431, f"the request's head is over max_header_bytes = {limit}")
             return
-        stripped = data.lstrip(b"\r\n") if data[:1] in b"\r\n" else data
-        self._buffer = stripped
+        self._buffer = data.lstrip(b"\r\n") if data[:1] in b"\r\n" else data
 
     def _more_body(self, data: bytes) -> None:
         if self._chunked is not None:
@@ -196,10 +209,12 @@ class Connection(asyncio.Protocol):
         self.pending = None
         head, self.head = self.head, None
         self.since_tick = self._listener.tick
-        self.transport.write(response)
         if head is None or not head.keep_alive or self._listener.is_draining:
+            self.transport.write(with_close(response))
             self._close()
-        elif self._buffer or not self._reading:
+            return
+        self.transport.write(response)
+        if self._buffer or self._has_ended or not self._reading:
             self._listener.loop.call_soon(self._continue)
 
     def _continue(self) -> None:
@@ -211,12 +226,33 @@ class Connection(asyncio.Protocol):
         if self._buffer:
             data, self._buffer = self._buffer, b""
             self._begin(data)
+        if self._has_ended and not self.is_busy:
+            self._close()
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer what cannot be handed on, and close: where the next request begins is not known."""
         self._listener.count_refusal(status)
         self.transport.write(error_response(status, message))
-        self._close()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close for writing, and throw away what still comes until the client closes too.
+
+        Closing at once, with bytes unread, would make the kernel reset the connection, and the client would
+        often lose the very answer that says why (RFC 9112 §9.6).
+        """
+        if self._has_ended or not self.transport.can_write_eof():
+            self._close()
+            return
+        self.is_closing = True
+        self._buffer = b""
+        self._parts = []
+        self._chunked = None
+        self.since_tick = self._listener.tick
+        self.transport.write_eof()
+        if not self._reading:
+            self._reading = True
+            self.transport.resume_reading()
 
     def _close(self) -> None:
         if not self.is_closing:
@@ -230,8 +266,12 @@ class Connection(asyncio.Protocol):
         limits = self._listener.limits
         waited = tick - self.since_tick
         if self.is_closing or not self._writing:
-            if waited > limits.body_timeout_s:
+            unsent = self.transport.get_write_buffer_size()
+            if unsent < self._unsent:
+                self.since_tick = tick
+            elif waited > limits.body_timeout_s:
                 self.transport.abort()
+            self._unsent = unsent
         elif self.is_busy:
             return
         elif self.head is not None:

@@ -19,6 +19,12 @@ def response_head(status: int, headers: Iterable[tuple[bytes, bytes]], length: i
     return line + fields + b"content-length: %d\r\n\r\n" % length
 
 
+def with_close(response: bytes) -> bytes:
+    """Return a response that tells the client that its connection is closed after it."""
+    line = response.find(b"\r\n") + 2
+    return b"%bconnection: close\r\n%b" % (response[:line], response[line:])
+
+
 def json_response(status: int, document: object, *, close: bool = False) -> bytes:
     """Return a whole response with a JSON body."""
     body = msgspec.json.encode(document)
