@@ -11,7 +11,14 @@ from partita.core.topology import Topology
 from partita.deploy import Profiler, launch_of
 from partita.engine.engine import WORKER_ARGV
 from partita.profiling.identity import provenance_of
-from partita.profiling.runner import Listener, ProfileSettings, Progress, fullest_socket, profile_model
+from partita.profiling.runner import (
+    BudgetTooSmall,
+    Listener,
+    ProfileSettings,
+    Progress,
+    fullest_socket,
+    profile_model,
+)
 from partita.profiling.store import SaveFailed, cached_path, load_cached, save
 from partita.settings import ServerSettings, cache_dir
 from partita.sources import ModelSource
@@ -55,7 +62,11 @@ def saved_or_measured(server: ServerSettings, listener: Listener | None = None) 
     def profiler(source: ModelSource, cores: tuple[int, ...]) -> Profile | None:
         if server.tune == "never":
             return cached(source, topology)
-        return measured(source, cores, topology, measuring)
+        try:
+            return measured(source, cores, topology, measuring)
+        except BudgetTooSmall as error:  # a server of a large model starts all the same, with the safe plan
+            log.warning("model %s is served without a profile: %s", source.name, error)
+            return None
 
     return profiler
 

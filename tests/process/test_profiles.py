@@ -87,6 +87,13 @@ def test_never_measures_nothing(source: ModelSource, monkeypatch: pytest.MonkeyP
     assert saved_or_measured(ServerSettings(tune="never"))(source, ONE) is None
 
 
+def test_a_model_that_takes_all_of_the_time_to_load_is_served_without_a_profile(
+    source: ModelSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert saved_or_measured(ServerSettings(tune="before", tune_budget_s=0.001))(source, ONE) is None
+    assert "without a profile" in caplog.text
+
+
 @pytest.mark.parametrize("points", [1, 2])
 def test_an_interrupted_profile_is_kept_and_gone_on_with(source: ModelSource, points: int) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -215,7 +222,7 @@ def test_the_command_does_not_mix_models(source: ModelSource, folder: Path, caps
 
 def test_the_command_takes_sizes_of_axes(folder: Path, capsys: Capture) -> None:
     path = models.sequence_sum(folder / "sequence.onnx")
-    argv = ["profile", str(path), "--cores", "1", "--max-batch", "1", "--json"]
+    argv = ["profile", str(path), "--cores", "1", "--max-batch", "1", "--budget", "3", "--json"]
     assert run([*argv, "--dim", "sequence=5"]) == 2
     known = capsys.readouterr().err
     assert "no axis is named sequence" in known

@@ -78,6 +78,12 @@ class Listener:
     save: Callable[[Profile], None] = field(default=lambda _: None)
 
 
+class BudgetTooSmall(InvalidInput):
+    """Loading alone took all of the time, and nothing was measured."""
+
+    code = "budget_too_small"
+
+
 class Sampler(Protocol):
     """Says what to measure next: `LazySampler` or `GridSampler`."""
 
@@ -101,7 +107,8 @@ def profile_model(
     """Measure until the table is good enough or the budget is spent; goes on from `resume`.
 
     Raises `LoadFailed` if the model does not load, `InvalidInput` for inputs that do not fit, if not even
-    one item can be run, or (`ProfileMismatch`) if `resume` was measured on something else.
+    one item can be run, or (`BudgetTooSmall`) in time, or (`ProfileMismatch`) if `resume` was measured on
+    something else.
     """
     session = _Session(settings, clock, listener or Listener())
     try:
@@ -153,7 +160,7 @@ class _Session:
         while (measure := sampler.next(self._left_s)) is not None:
             self._visit(sampler, measure)
         if not self._records:
-            raise InvalidInput(self._nothing_measured())
+            raise self._nothing_measured()
         profile = self._profile(finished=(len(self._cores), self._settings.max_batch))
         self._listener.save(profile)
         return profile
@@ -236,12 +243,14 @@ class _Session:
         points: list[ProfilePoint] = [record.point(*key) for key, record in self._records.items()]
         return Profile(points, provenance=self._provenance, load_s=self._bench.load_s, finished=finished)
 
-    def _nothing_measured(self) -> str:
+    def _nothing_measured(self) -> InvalidInput:
         if self._left_s <= 0:
-            return (
+            return BudgetTooSmall(
                 f"a budget of {self._settings.budget_s:g} s was over before one batch was measured: give more"
             )
-        return f"model {self._settings.launch.name}: not one batch could be run; see the reasons above"
+        return InvalidInput(
+            f"model {self._settings.launch.name}: not one batch could be run; see the reasons above"
+        )
 
 
 def fullest_socket(topology: Topology, cores: tuple[int, ...]) -> tuple[int, ...]:
