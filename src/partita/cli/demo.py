@@ -15,7 +15,7 @@ from partita.cli.options import FILE, json_option
 @click.option(
     "--seconds",
     type=click.FloatRange(min=1),
-    default=60.0,
+    default=45.0,
     show_default=True,
     metavar="N",
     help="About how long.",

@@ -2,11 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
+import numpy as np
 
 from partita.core.errors import MissingExtra
 from partita.core.plan import Plan
@@ -14,21 +16,24 @@ from partita.core.profile import Profile
 from partita.core.topology import Topology
 from partita.demo import clients, contest, picture
 from partita.demo.digits import Digits, load_digits, model_files
-from partita.demo.profiles import measure_profile
 from partita.demo.report import Contender, DemoResult, Load, ModelReport, load_line, plan_lines
 from partita.embedded import Server
 from partita.loadgen import Target
 from partita.planning.optimizer import Optimizer
+from partita.profiles import Measuring, measured
 from partita.settings import InstanceSettings, ServerSettings, Settings
 from partita.sources import ModelSource, find_models
 from partita.system.addresses import Address
 from partita.system.cpus import read_topology, select_cores
+from partita.verified import verified
 
 BATCH = 64
 """Images that are answered together where plans are compared."""
 PICTURE = "demo.png"
 _SHARES = {"profile": 0.35, "contest": 0.2, "load": 0.3}
 """Of the time asked for; the rest is starting and stopping workers."""
+_LEAST_PROFILE_S = 2.0
+"""A worker must have loaded before there is a point, however short the demo is to be."""
 _CANDIDATES = 3
 
 Report = Callable[[str], None]
@@ -41,8 +46,15 @@ class _Stage:
     topology: Topology
     cores: tuple[int, ...]
     data: Digits
+    folder: Path
+    """For the profiles: the demo measures anew each time and leaves the user's cache alone."""
     seconds: float
     """For one model, all steps together."""
+
+    @property
+    def samples(self) -> Path:
+        """One batch of images to measure with."""
+        return self.folder / "images.npy"
 
     def seconds_for(self, step: str) -> float:
         return self.seconds * _SHARES[step]
@@ -57,17 +69,19 @@ def run_demo(*, seconds: float, output: Path, report: Report) -> DemoResult:
     started_s = time.monotonic()
     topology = read_topology()
     files = model_files()
-    stage = _Stage(
-        topology=topology,
-        cores=select_cores(topology, None),
-        data=load_digits(),
-        seconds=seconds / len(files),
-    )
-    report(
-        f"machine: {topology.cpu_model or 'unknown CPU'}, {topology}; {len(stage.cores)} cores for instances"
-    )
-    report("")
-    models = tuple(_show_model(path, stage, report) for path in files.values())
+    with TemporaryDirectory(prefix="partita-demo-") as folder:
+        stage = _Stage(
+            topology=topology,
+            cores=select_cores(topology, None),
+            data=load_digits(),
+            folder=Path(folder),
+            seconds=seconds / len(files),
+        )
+        np.save(stage.samples, stage.data.images[:BATCH])
+        cores = f"{len(stage.cores)} cores for instances"
+        report(f"machine: {topology.cpu_model or 'unknown CPU'}, {topology}; {cores}")
+        report("")
+        models = tuple(_show_model(path, stage, report) for path in files.values())
     report(f"served over HTTP, {clients.CLIENTS} requests of one image each in flight:")
     for model in models:
         report(load_line(model))
@@ -82,9 +96,14 @@ def run_demo(*, seconds: float, output: Path, report: Report) -> DemoResult:
 
 def _show_model(path: Path, stage: _Stage, report: Report) -> ModelReport:
     (source,) = find_models(path, Settings())
-    profile = measure_profile(
-        source, stage.data.images[:BATCH], cores=stage.cores, seconds=stage.seconds_for("profile")
+    source = replace(source, settings=msgspec.structs.replace(source.settings, max_batch=BATCH))
+    measuring = Measuring(
+        budget_s=max(stage.seconds_for("profile"), _LEAST_PROFILE_S),
+        again=True,
+        samples=stage.samples,
+        folder=stage.folder,
     )
+    profile = measured(source, stage.cores, stage.topology, measuring)
     contenders = _contest(source, profile, stage)
     for line in plan_lines(source.name, len(profile.points), contenders):
         report(line)
@@ -108,33 +127,20 @@ def _contest(source: ModelSource, profile: Profile, stage: _Stage) -> tuple[Cont
         "fat instance": contest.fat(cores, BATCH),
         "one thread per core": contest.one_thread_per_core(cores, BATCH),
     }
-    plans = list(_different([*planned, *simple.values()]))
-    times = contest.measure(
-        source.path,
-        plans,
-        stage.data.images[:BATCH],
+    ran = verified(
+        source,
+        list(contest.different([*planned, *simple.values()])),
         cores=stage.cores,
+        topology=stage.topology,
         seconds=stage.seconds_for("contest"),
+        samples=stage.samples,
     )
-    measured = {_key(plan): one for plan, one in zip(plans, times, strict=True)}
-    chosen = min(plans, key=lambda plan: measured[_key(plan)].first)
-    shown = {"chosen plan": chosen, **simple}
+    by_key = {contest.key(plan): plan for plan in ran}
+    shown = {"chosen plan": ran[0], **{title: by_key[contest.key(plan)] for title, plan in simple.items()}}
     return tuple(
-        Contender(title=title, plan=plan, measured_ms=measured[_key(plan)].again)
+        Contender(title=title, plan=plan, measured_ms=plan.measured_ms or 0.0)
         for title, plan in shown.items()
     )
-
-
-def _key(plan: Plan) -> object:
-    return tuple((one.threads, one.batch, one.executions) for one in plan.instances)
-
-
-def _different(plans: Sequence[Plan]) -> Iterator[Plan]:
-    seen: set[object] = set()
-    for plan in plans:
-        if _key(plan) not in seen:
-            seen.add(_key(plan))
-            yield plan
 
 
 def _serve(source: ModelSource, plan: Plan, stage: _Stage) -> tuple[float, Load]:
