@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import partita
 from partita.demo import digits
 from partita.embedded import Server
 from partita.settings import InputSettings, ModelSettings, ServerSettings, Settings
@@ -45,6 +46,7 @@ def test_tritonclient(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.e2e
 def test_the_engine_in_python(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    partita.plan("digits_cnn.onnx", cores=2, batch=32, budget_s=3.0)  # kept, so that the example is quick
     run(example("partita.Server"))
     assert re.search(r"⟨\d+,\d+,\d+⟩.* \(3, 10\)", capsys.readouterr().out)
 
