@@ -48,7 +48,9 @@ class Application:
             *extra,
         ]
         handlers = {RequestError: _request_error, HTTPException: _http_error}
-        return Starlette(routes=routes, exception_handlers=handlers)
+        app = Starlette(routes=routes, exception_handlers=handlers)
+        app.router.redirect_slashes = False  # such a path is unknown, like any other
+        return app
 
     def _model_routes(self, prefix: str) -> list[Route]:
         return [
@@ -121,7 +123,7 @@ class Application:
         body = await request.body()
         try:
             only_ready = bool(body) and bool(msgspec.json.decode(body, type=dict).get("ready"))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise InvalidRequest(f"the body is not a JSON object: {error}") from None
         entries = [_index_entry(service) for service in self._engine.services.values()]
         return json([e for e in entries if not only_ready or e["state"] == "READY"])
@@ -155,7 +157,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     texts = {
         404: "Not Found",
-        405: f"method {request.method} is not allowed for {request.url.path}",
+        405: f"method {request.method} is not allowed for {request.scope['path']}",
     }
     response = json({"error": texts.get(error.status_code, error.detail)}, error.status_code)
     response.headers.update(error.headers or {})

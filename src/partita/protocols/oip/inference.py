@@ -3,7 +3,6 @@
 import zlib
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from partita.core.errors import (
     InvalidRequest,
@@ -71,7 +70,7 @@ class Inference:
                 memo = service.memo["oip"] = ServiceMemo(service)
             binary = start + (head.inference_header_length or 0)
             template = memo.templates.get(data[start:binary])
-            if template is None or head.content_encoding:
+            if template is None or head.content_encoding or binary > len(data):
                 self._submit(service, memo, connection, head, data, start)
             else:
                 self._submit_binary(service, connection, template, data, binary)
@@ -221,8 +220,8 @@ class Inference:
 
     def abandoned(self, connection: Connection) -> None:
         """The client is gone: cancel its request."""
-        request: Any = connection.pending
-        if request is not None:
+        request = connection.pending
+        if isinstance(request, Request):  # and not what else this connection may have asked
             request.context[2].cancel(request)
 
 
@@ -240,6 +239,10 @@ def split_items(service: Service, template: Template, buffers: list[Buffer]) -> 
     """Of each item, the bytes of each input."""
     columns: list[list[Buffer]] = []
     n = template.n_items
+    limit = service.settings.rules.max_queue_items
+    if n > limit:  # asked before anything as long is made: items may be of no bytes
+        service.statistics.count_refusal(PayloadTooLarge.code)
+        raise PayloadTooLarge(f"{n} items are over queue_size = {limit} of model {service.name!r}")
     for spec, shape, buffer in zip(service.signature.inputs, template.shapes, buffers, strict=True):
         count = 1
         for size in shape[1:] if service.signature.batched else shape:
