@@ -70,7 +70,12 @@ class Server:
     # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Plan, start the workers and wait until every model can answer; raises `PartitaError`."""
+        """Plan, start the workers and wait until every model can answer.
+
+        Raises `PartitaError`, and `RuntimeError` if it was started and not stopped.
+        """
+        if self._thread is not None:
+            raise RuntimeError("the server is already running; stop it first")
         server = self.settings.server
         planned = deployments(self._sources, server, read_topology(), saved_or_measured(server))
         self._loop = uvloop.new_event_loop()
@@ -223,8 +228,9 @@ def _prepare(
     tensors: list[InputTensor] = []
     packed: dict[str, bytes] = {}
     for name, value in inputs.items():
-        array = np.asarray(value)
         spec = specs.get(name)
+        is_text = spec is not None and spec.datatype is DataType.BYTES and not isinstance(value, np.ndarray)
+        array = np.array(value, object) if is_text else np.asarray(value)  # numpy's own bytes drop zeros
         datatype = _datatype(name, array, spec.datatype if spec else None)
         packed[name] = _packed(array, datatype)
         parameters = InputParameters(binary_data_size=len(packed[name]))
