@@ -130,35 +130,23 @@ def test_while_draining_an_answer_is_the_last_and_says_so() -> None:
     assert wire.transport.is_closed()
 
 
-def test_a_client_that_half_closes_gets_all_its_answers_and_then_the_end() -> None:
-    wire = Wire()
-    wire.handler.holds = True
-    wire.send(post(b"one") + post(b"two"))
-    assert wire.send_eof()
-    wire.answer()
-    assert not wire.transport.is_closed()
-    wire.answer()
-    assert wire.statuses == [200, 200]
-    assert wire.transport.is_closed()
-
-
-def test_a_client_that_half_closes_in_the_middle_of_the_second_request_gets_the_first_answer() -> None:
-    for second in (post(b"two")[:-1], post(b"two")[:20], chunked(b"two")[:-3]):
-        wire = Wire()
-        wire.handler.holds = True
-        wire.send(post(b"one") + second)
-        assert wire.send_eof()
-        wire.answer()
-        assert wire.statuses == [200]
-        assert wire.transport.is_closed()
-
-
 @pytest.mark.parametrize("sent", [b"", GET[:10], post(b"abc")[:-1], GET])
 def test_an_end_with_nothing_in_hand_closes(sent: bytes) -> None:
     wire = Wire()
     wire.send(sent)
     wire.send_eof()
     assert wire.transport.is_closed()
+
+
+def test_a_client_that_closes_while_its_request_is_in_hand_is_gone() -> None:
+    """Its end is all that is seen of a client that has given up: nothing tells it from a half-close."""
+    wire = Wire()
+    wire.handler.holds = True
+    wire.send(post(b"one") + post(b"two"))
+    assert not wire.send_eof()
+    wire.connection.connection_lost(None)
+    assert wire.handler.abandonments == 1
+    assert wire.handler.bodies == [b"one"]
 
 
 def test_a_client_that_goes_while_its_request_is_in_hand_is_abandoned_once() -> None:

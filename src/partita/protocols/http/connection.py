@@ -23,8 +23,7 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_buffer", "_chunked", "_has_ended", "_listener", "_missing", "_parts", "_reading", "_unsent",
-        "_writing",
+        "_buffer", "_chunked", "_listener", "_missing", "_parts", "_reading", "_unsent", "_writing",
         "head", "is_busy", "is_closing", "pending", "since_tick", "transport",
     )  # fmt: skip
 
@@ -38,8 +37,6 @@ class Connection(asyncio.Protocol):
         self._writing = True
         self._unsent = 0
         """Bytes that the client had not read at the last tick."""
-        self._has_ended = False
-        """Whether the client will send no more."""
         self.head: RequestHead | None = None
         """Head of the request that is being read or answered."""
         self.is_busy = False
@@ -74,12 +71,8 @@ class Connection(asyncio.Protocol):
             self._listener.handler.abandoned(self)
 
     def eof_received(self) -> bool:
-        """A client that has sent all it wants still gets its answers."""
-        self._has_ended = True
-        if self._buffer and not self.is_busy and self.head is None:
-            self._listener.loop.call_soon(self._continue)
-            return not self.is_closing
-        return self.is_busy
+        """Take a client that sends no more for gone, as one that closes sends nothing else to tell it by."""
+        return False
 
     def pause_writing(self) -> None:
         """The client reads too slowly: read no more from it."""
@@ -214,7 +207,7 @@ class Connection(asyncio.Protocol):
             self._close()
             return
         self.transport.write(response)
-        if self._buffer or self._has_ended or not self._reading:
+        if self._buffer or not self._reading:
             self._listener.loop.call_soon(self._continue)
 
     def _continue(self) -> None:
@@ -226,8 +219,6 @@ class Connection(asyncio.Protocol):
         if self._buffer:
             data, self._buffer = self._buffer, b""
             self._begin(data)
-        if self._has_ended and not self.is_busy:
-            self._close()
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer what cannot be handed on, and close: where the next request begins is not known."""
@@ -241,9 +232,6 @@ class Connection(asyncio.Protocol):
         Closing at once, with bytes unread, would make the kernel reset the connection, and the client would
         often lose the very answer that says why (RFC 9112 §9.6).
         """
-        if self._has_ended or not self.transport.can_write_eof():
-            self._close()
-            return
         self.is_closing = True
         self._buffer = b""
         self._parts = []
