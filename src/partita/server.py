@@ -60,7 +60,8 @@ async def _serve(server: ServerSettings, planned: list[Deployment], *, as_json: 
             _announce(head, planned, as_json=as_json)
             await signals.first.wait()
             log.info("draining for at most %g s", server.drain_s)
-        starting.cancel()
+        elif starting.cancel():  # a worker that loads would be waited for
+            _abandon(head, "it was told to while it started")
     finally:
         is_serving = starting.done() and not starting.cancelled() and starting.exception() is None
         await _stop(head, server.drain_s if is_serving else 0.0, signals)
@@ -85,10 +86,14 @@ async def _stop(head: Head, grace_s: float, signals: Signals) -> None:
     impatient = asyncio.ensure_future(signals.second.wait())
     await asyncio.wait({stopping, impatient}, return_when=asyncio.FIRST_COMPLETED)
     if impatient.done():
-        for service in head.engine.services.values():
-            service.abandon("a second signal came")
+        _abandon(head, "a second signal came")
     impatient.cancel()
     await stopping
+
+
+def _abandon(head: Head, reason: str) -> None:
+    for service in head.engine.services.values():
+        service.abandon(reason)
 
 
 def _announce(head: Head, planned: list[Deployment], *, as_json: bool) -> None:

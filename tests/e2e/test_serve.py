@@ -175,9 +175,11 @@ def test_a_signal_while_models_load_ends_the_server(folder: Path) -> None:
     handler.write_text(handler.read_text().replace("    def infer", slow + "    def infer"))
     with Serve(str(folder)) as server:
         open_gate(folder)
+        began_s = time.monotonic()
         os.kill(server.pid, signal.SIGTERM)
         code, out, err = server.end()
     assert (code, out) == (0, ""), err
+    assert time.monotonic() - began_s < 4.0  # a worker with something in hand would have 5 s
 
 
 # --- the end --------------------------------------------------------------------------------------
