@@ -1,5 +1,6 @@
 """A model over all of a file's items, offline: cut in segments, many in flight, joined in order."""
 
+import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
@@ -25,7 +26,7 @@ _MOST_SEGMENTS = 16
 
 def predict(
     model: str | PathLike[str] | ModelSource,
-    inputs: Mapping[str, ArrayLike] | ArrayLike,
+    inputs: Mapping[str, ArrayLike] | ArrayLike | PathLike[str],
     *,
     cores: int | str | None = None,
     tune: str | None = None,
@@ -34,12 +35,32 @@ def predict(
 ) -> Arrays:
     """Return the model's outputs by name for all items; first axis of every array: the items.
 
-    A model with one input takes the array itself. Raises `InvalidInput` if the arrays differ in length or
-    are empty, `InvalidRequest` if they do not fit the model, and whatever the model fails with.
+    A model with one input takes the array itself. A path names an .npy, which is mapped and not read as a
+    whole, or an .npz. Raises `InvalidInput` if it cannot be read, or if the arrays differ in length or are
+    empty, `InvalidRequest` if they do not fit the model, and whatever the model fails with.
     """
+    if isinstance(inputs, (str, PathLike)):
+        inputs = read_arrays(inputs)
     with Server([model], cores=cores, tune=tune) as server:
         (name,) = server.head.engine.services
         return predict_with(server, name, inputs, segment=segment, progress=progress)
+
+
+def read_arrays(file: str | PathLike[str]) -> Arrays | NDArray[Any]:
+    """Return the array of an .npy, mapped, or those of an .npz by name; raises `InvalidInput`.
+
+    Pickled objects are refused: they could run code.
+    """
+    try:
+        loaded = np.load(file, mmap_mode="r", allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except OSError as error:
+        raise InvalidInput(f"cannot read {file}: {error.strerror or error}") from error
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InvalidInput(f"{file} is no .npy or .npz of plain arrays, or empty: {error}") from error
 
 
 def predict_with(

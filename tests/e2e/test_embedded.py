@@ -324,3 +324,15 @@ def test_importing_the_package_imports_no_server(module: str) -> None:
     unwanted = {"partita.embedded", "partita.head", "partita.planning", "starlette", "uvloop", "asyncio"}
     assert not loaded & unwanted
     assert module != "partita" or "numpy" not in loaded
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+def test_predict_takes_a_file(tmp_path: Path, suffix: str) -> None:
+    x = np.random.default_rng(9).standard_normal((300, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", x=x)
+    model = models.linear(tmp_path / "linear.onnx")
+    outputs = partita.predict(model, tmp_path / f"x.{suffix}", cores=1, tune="never")
+    np.testing.assert_allclose(outputs["y"], linear(x), rtol=1e-4, atol=1e-5)
+    with pytest.raises(InvalidInput, match="cannot read"):
+        partita.predict(model, tmp_path / f"y.{suffix}")

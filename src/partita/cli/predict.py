@@ -1,6 +1,5 @@
 """``partita predict``."""
 
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,10 +55,10 @@ def command(
     import time
 
     from partita.embedded import Server
-    from partita.offline import predict_with
+    from partita.offline import predict_with, read_arrays
     from partita.settings import default_config, load_settings
 
-    arrays = _read(inputs)
+    arrays = read_arrays(inputs)
     settings = load_settings(config or default_config())
     source = one_model(path, settings)
     with Server([source], cores=cores, tune=tune, settings=settings) as server:
@@ -81,19 +80,6 @@ def command(
         emit_json({"output": str(written), "items": items, "seconds": seconds, "outputs": shapes})
     else:
         say(f"{items} items in {seconds:.2f} s ({items / seconds:.0f} items/s), written to {written}")
-
-
-def _read(file: Path) -> "NDArray[Any] | dict[str, NDArray[Any]]":
-    """Read an .npy or .npz; raises `InvalidInput`. Pickled objects are refused: they could run code."""
-    import numpy as np
-
-    try:
-        loaded = np.load(file, allow_pickle=False)
-        return loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
-    except OSError as error:
-        raise InvalidInput(f"cannot read {file}: {error.strerror or error}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidInput(f"{file} is no .npy or .npz of plain arrays: {error}") from error
 
 
 def _check_output(file: Path, names: list[str]) -> None:
