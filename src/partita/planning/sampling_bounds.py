@@ -31,10 +31,11 @@ def plausible(measured_ms: Floats, sizes: tuple[int, ...]) -> tuple[Floats, Floa
     near = _nearness(len(measured_ms))
     _first_column(guess, spread, near)
     logarithm = np.log(measured_ms)
+    mean: Floats | None = None
     for k in range(1, columns):
         growth = np.log(sizes[k] / sizes[k - 1])
         ratio = logarithm[:, k] - logarithm[:, k - 1] - growth
-        mean, deviation = _pooled(ratio, near)
+        mean, deviation = _pooled(ratio, near, mean)
         missing = np.isnan(measured_ms[:, k])
         guess[missing, k] = (guess[:, k - 1] * np.exp(growth + mean))[missing]
         spread[missing, k] = np.hypot(spread[:, k - 1], np.hypot(deviation, _LEAST_SPREAD))[missing]
@@ -52,10 +53,11 @@ def second_opinion(measured_ms: Floats, error: Floats, sizes: tuple[int, ...]) -
     np.fill_diagonal(near, 0.0)  # a point is no witness for itself
     weight = 1.0 / np.maximum(error, 1e-4) ** 2
     total, value = weight.copy(), weight * logarithm
+    mean: Floats | None = None
     for k in range(1, measured_ms.shape[1]):
         growth = np.log(sizes[k] / sizes[k - 1])
         ratio = logarithm[:, k] - logarithm[:, k - 1] - growth
-        mean, deviation = _pooled(ratio, near)
+        mean, deviation = _pooled(ratio, near, mean)
         known = ~np.isnan(ratio)
         spread = np.hypot(error[:, k - 1], np.hypot(deviation, _LEAST_OPINION_SPREAD))
         opinion = np.where(known, 1.0 / spread**2, 0.0)
@@ -70,12 +72,17 @@ def _nearness(threads: int) -> Floats:
     return near
 
 
-def _pooled(ratio: Floats, near: Floats) -> tuple[Floats, Floats]:
-    """Return mean and deviation, (threads,), of the ratios that are known (not NaN) and the prior."""
+def _pooled(ratio: Floats, near: Floats, below: Floats | None) -> tuple[Floats, Floats]:
+    """Return mean and deviation, (threads,), of the ratios that are known (not NaN) and the prior.
+
+    `below` is the mean of the size below: batching that has stopped to gain seldom gains much again.
+    """
     known = ~np.isnan(ratio)
     value = np.where(known, ratio, 0.0)
     weight = near * known[None, :]
-    prior = np.log(_PRIOR_RATIO)
+    prior = np.full(len(ratio), np.log(_PRIOR_RATIO))
+    if below is not None:
+        prior = (prior + below) / 2
     total = weight.sum(axis=1) + _PRIOR_WEIGHT
     mean = (weight @ value + _PRIOR_WEIGHT * prior) / total
     square = (weight @ value**2 + _PRIOR_WEIGHT * (prior**2 + _PRIOR_SPREAD**2)) / total
