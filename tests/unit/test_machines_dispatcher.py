@@ -51,6 +51,21 @@ def test_a_large_request_is_split_over_the_instances_in_order() -> None:
     assert (last.instance, last.pieces) == (1, [(job, 16, 4)])
 
 
+def test_a_seat_that_was_passed_over_gets_the_lane_that_comes_to_the_head_after_it() -> None:
+    made = dispatcher((8, 8), (6, 6), batch_timeout_s=10.0)
+    admit(made, 6, lane="short")
+    admit(made, 8, lane="long", at_s=0.1)
+    assert shown(made.take(0.1)) == [(1, 6, ()), (0, 8, ())]
+
+
+def test_a_batch_ahead_for_a_seat_whose_lane_came_to_the_head_after_it() -> None:
+    made = dispatcher((8, 8), (4, 2))
+    admit(made, 12, lane="first")
+    admit(made, 8, lane="second", at_s=0.1)
+    assert shown(made.take(0.1)) == [(0, 8, ()), (1, 2, ()), (1, 2, ()), (0, 8, ())]
+    assert made.take(0.1) == []
+
+
 def test_one_full_batch_waits_ahead_but_never_one_that_can_grow() -> None:
     made = dispatcher((4, 4))
     admit(made, 4, 4, 3)

@@ -188,11 +188,22 @@ class Dispatcher:
 
     def _take_eager(self, now_s: float) -> list[Batch]:
         batches: list[Batch] = []
-        queue = self.queue
+        formed = -1
+        while self.queue.items and len(batches) > formed:
+            # Once more after any batch: it may have brought a fuller lane to the head, for one passed over.
+            formed = len(batches)
+            self._take_idle(batches, now_s)
+            if len(batches) == formed:
+                self._take_ahead(batches, now_s)
+        if not self.queue.items:
+            self._withdraw_all()
+        return batches
+
+    def _take_idle(self, batches: list[Batch], now_s: float) -> None:
+        """Let every idle seat begin whose cores are free."""
         for seat in self._by_size:
-            if not queue.items:
-                self._withdraw_all()
-                return batches
+            if not self.queue.items:
+                return
             if seat.batches:
                 continue
             if not self._worth_starting(seat, now_s):
@@ -204,7 +215,10 @@ class Dispatcher:
             batch = self._form(seat, seat.micro_batch, (), now_s)
             if batch is not None:
                 batches.append(batch)
-        # One batch ahead, so that a core never waits for the head: only a full one, that cannot grow.
+
+    def _take_ahead(self, batches: list[Batch], now_s: float) -> None:
+        """Form one batch ahead for every busy seat, so that no core waits for the head: only a full one."""
+        queue = self.queue
         for seat in self._by_size:
             if queue.items < seat.micro_batch:
                 continue
@@ -214,7 +228,6 @@ class Dispatcher:
                 batch = self._form(seat, seat.micro_batch, (), now_s)
                 if batch is not None:
                     batches.append(batch)
-        return batches
 
     def _withdraw_all(self) -> None:
         if self._leases.has_waiting:
