@@ -36,11 +36,9 @@ def plan(
     chosen = select_cores(topology, None if cores is None else str(cores))
     listener = Listener() if progress is None else Listener(progress=progress)
     profile = measured(sources[0], chosen, topology, Measuring(budget_s=budget_s, listener=listener))
-    socket_of = {cpu.cpu: cpu.socket for cpu in topology.cpus}
-    sockets = [socket_of[core] for core in chosen]
     optimizer = Optimizer(
         profile,
-        sockets=tuple(sockets.count(socket) for socket in sorted(set(sockets))),
+        sockets=tuple(map(len, topology.by_socket(chosen))),
         micro_batches=micro_batches,
         max_instance_batch=sources[0].max_batch,
     )

@@ -123,7 +123,9 @@ def plan_for(source: ModelSource, topology: Topology, cores: tuple[int, ...], pr
     profile = profiler(source, cores)
     if profile is None or not profile.points:
         return place(safe_plan(len(cores), source.max_batch), topology, cores=cores)
-    optimizer = Optimizer(profile, sockets=_sockets(topology, cores), max_instance_batch=source.max_batch)
+    optimizer = Optimizer(
+        profile, sockets=tuple(map(len, topology.by_socket(cores))), max_instance_batch=source.max_batch
+    )
     if settings.batch is not None:
         plan = optimizer.plan(len(cores), settings.batch)
     else:
@@ -165,11 +167,3 @@ def _by_hand(
     return Plan(
         instances=tuple(specs), cores=sum(s.threads for s in specs), batch=sum(s.batch for s in specs)
     )
-
-
-def _sockets(topology: Topology, cores: tuple[int, ...]) -> tuple[int, ...]:
-    of = {cpu.cpu: cpu.socket for cpu in topology.cpus}
-    counts: dict[int, int] = {}
-    for core in cores:
-        counts[of[core]] = counts.get(of[core], 0) + 1
-    return tuple(counts[socket] for socket in sorted(counts))

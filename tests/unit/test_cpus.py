@@ -308,3 +308,10 @@ def test_a_mask_that_the_kernel_cuts_is_refused_whole() -> None:
 def test_resident_memory_of_a_process() -> None:
     assert (resident_bytes(os.getpid()) or 0) > 1 << 20
     assert resident_bytes(2**22 + 1) is None
+
+
+def test_cores_are_told_apart_by_socket_in_the_order_given() -> None:
+    cpus = tuple(LogicalCpu(socket=n % 2, node=n % 2, core=n // 2, cpu=n) for n in range(8))
+    topology = Topology(cpus=cpus)
+    assert topology.by_socket((5, 2, 1, 0, 99)) == ((2, 0), (5, 1))
+    assert topology.by_socket(()) == ()

@@ -1,6 +1,5 @@
 """``partita plan``."""
 
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -135,8 +134,7 @@ class _Model:
     @property
     def sockets(self) -> tuple[int, ...]:
         """How many of the CPUs each socket has."""
-        counts = Counter(cpu.socket for cpu in self.topology.cpus if cpu.cpu in self.cores)
-        return tuple(count for _, count in sorted(counts.items()))
+        return tuple(map(len, self.topology.by_socket(self.cores)))
 
 
 def _measured(path: Path, cores: int, config: Path | None) -> _Model:

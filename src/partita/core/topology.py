@@ -1,5 +1,6 @@
 """The cores of a machine, as a value that can be read from the system or described by hand."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -49,6 +50,15 @@ class Topology:
             (rest if key in seen else first).append(cpu)
             seen.add(key)
         return (*first, *rest)
+
+    def by_socket(self, cores: Iterable[int]) -> tuple[tuple[int, ...], ...]:
+        """Return these logical CPUs by socket, each socket's in the order given; unknown ones left out."""
+        socket_of = {cpu.cpu: cpu.socket for cpu in self.cpus}
+        sockets: dict[int, list[int]] = {}
+        for core in cores:
+            if core in socket_of:
+                sockets.setdefault(socket_of[core], []).append(core)
+        return tuple(tuple(sockets[socket]) for socket in sorted(sockets))
 
     def __str__(self) -> str:
         physical = len({(c.socket, c.core) for c in self.cpus})

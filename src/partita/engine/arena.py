@@ -155,7 +155,7 @@ class InputArena:
         item_bytes = sum(pool.row_bytes)
         usual = EXTENT_BYTES // max(1, item_bytes)
         for capacity in (max(n_items, usual, self._rows_hint), n_items):
-            sizes = [_aligned(capacity * row) for row in pool.row_bytes]
+            sizes = [aligned(capacity * row) for row in pool.row_bytes]
             nbytes = max(sum(sizes), ALIGNMENT)
             start = self._free.take(nbytes)
             if start is None:
@@ -189,5 +189,6 @@ class InputArena:
         assert used + self._free.free_bytes == self._nbytes, (used, self._free.free_bytes, self._nbytes)
 
 
-def _aligned(nbytes: int) -> int:
+def aligned(nbytes: int) -> int:
+    """Round a size up to a multiple of `ALIGNMENT`, bytes."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

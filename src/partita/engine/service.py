@@ -21,7 +21,7 @@ from partita.core.errors import (
 )
 from partita.core.plan import Plan
 from partita.core.tensors import Signature
-from partita.engine.arena import ALIGNMENT, InputArena
+from partita.engine.arena import ALIGNMENT, InputArena, aligned
 from partita.engine.deadlines import Deadlines
 from partita.engine.instance import ModelLaunch
 from partita.engine.member import InstanceFactory, Member
@@ -222,7 +222,7 @@ class Service:
         if self.state is not ServiceState.READY or not self._queue.can_admit(len(items)):
             raise self._refusal(len(items))
         sizes = [tuple(len(part) for part in item) for item in items]
-        total = sum(_aligned(size) for item in sizes for size in item)
+        total = sum(aligned(size) for item in sizes for size in item)
         extent = self.arena.pool(RAGGED, (1,)).reserve(max(total, ALIGNMENT))
         if extent is None:
             raise self._refused(QueueFull(f"the item memory of model {self.name!r} is full; try again later"))
@@ -235,7 +235,7 @@ class Service:
             for part, size in zip(item, lengths, strict=True):
                 self.arena.view[at : at + size] = part
                 offsets.append(at)
-                at += _aligned(size)
+                at += aligned(size)
             request.item_spans.append((tuple(offsets), lengths))
         self._enqueue(request, deadline_s)
         return request
@@ -391,10 +391,6 @@ class Service:
         assert statistics.in_flight() == unfinished, (statistics.in_flight(), unfinished)
         if not unfinished and not self.member.dispatcher.running_items:
             assert self.arena.owned_items() == 0
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 __all__ = ["Service", "ServiceSettings", "ServiceState"]

@@ -31,7 +31,6 @@ class Statistics:
     """Accepted requests that failed, by error code."""
     refused: dict[str, int] = field(default_factory=dict)
     """Requests that were never accepted, by error code."""
-    success_ns: int = 0
     fail_ns: int = 0
     queue_ns: int = 0
     infer_ns: int = 0

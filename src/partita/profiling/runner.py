@@ -255,12 +255,7 @@ class _Session:
 
 def fullest_socket(topology: Topology, cores: tuple[int, ...]) -> tuple[int, ...]:
     """Return those of the cores, in order, on the socket that has most of them: no instance spans two."""
-    socket_of = {cpu.cpu: cpu.socket for cpu in topology.cpus}
-    sockets: dict[int, list[int]] = {}
-    for core in cores:
-        sockets.setdefault(socket_of.get(core, 0), []).append(core)
-    fullest = max(sockets, key=lambda socket: len(sockets[socket]))
-    return tuple(sockets[fullest])
+    return max(topology.by_socket(cores), key=len)
 
 
 def _sizes(signature: Signature, max_batch: int) -> tuple[int, ...]:

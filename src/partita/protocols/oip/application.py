@@ -1,6 +1,5 @@
 """Everything of the protocol but inference: health, metadata, configuration, statistics, repository index."""
 
-from collections.abc import Awaitable, Callable
 from importlib.metadata import version as package_version
 
 import msgspec
@@ -17,8 +16,6 @@ from partita.protocols.oip.describe import configuration, metadata, statistics
 from partita.protocols.oip.inference import STATUS
 
 EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "parameters", "statistics")
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def json(document: object, status: int = 200) -> Response:
