@@ -4,6 +4,7 @@ A setting comes from the command line, else from the file, else from the environ
 ``[server] http``, and so on), else from the defaults here.
 """
 
+import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from partita.core.errors import InvalidInput
+from partita.core.errors import InvalidInput, MissingExtra
 from partita.reading import read_table, read_toml
 from partita.system.addresses import Address
 from partita.system.cpus import parse_cores
@@ -23,6 +24,7 @@ PolicyName = Literal["eager", "aggregate"]
 Tune = Literal["background", "before", "never"]
 
 _ADDRESSES = ("http", "management", "metrics", "grpc")
+GRPC_EXTRA = "gRPC needs an extra; install it with pip install 'partita[grpc]'"
 AGGREGATE_TIMEOUT_MS = 10.0
 """How long policy `aggregate` waits for a full batch where nobody says; `eager` does not wait."""
 
@@ -158,10 +160,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_build(settings: Settings) -> None:
-    """Raise `InvalidInput` for a setting that this build knows and cannot yet obey."""
+    """Raise `InvalidInput` for a setting that is known but cannot be obeyed, yet or for want of an extra."""
     server = settings.server
-    if server.grpc is not None:
-        raise InvalidInput('[server] grpc: this build does not speak gRPC yet; use http, or grpc = "off"')
+    if server.grpc is not None and importlib.util.find_spec("grpc") is None:
+        raise MissingExtra(GRPC_EXTRA)
     if server.adapt:
         raise InvalidInput("[server] adapt: this build does not adapt to the load yet; use adapt = false")
     if server.tune == "background":

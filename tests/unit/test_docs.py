@@ -95,6 +95,15 @@ def test_the_statuses_of_errors_are_those_that_http_gives() -> None:
         assert int(cells[1]) == STATUS.get(code, 500), code
 
 
+def test_the_statuses_of_errors_are_those_that_grpc_gives() -> None:
+    pytest.importorskip("grpc")
+    from partita.protocols.grpc.status import STATUS as GRPC_STATUS
+
+    page = (DOCS / "errors.md").read_text(encoding="utf-8")
+    for code, cells in rows(section(page, "## A request")).items():
+        assert cells[2] == (GRPC_STATUS[code].name if code in GRPC_STATUS else "INTERNAL"), code
+
+
 def first_line(path: Path) -> str:
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0].rstrip(".")
 

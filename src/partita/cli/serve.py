@@ -23,7 +23,7 @@ from partita.sources import ModelSource, find_all
 @click.option("--http", metavar="HOST:PORT", help="Inference. [default: 127.0.0.1:8080]")
 @click.option("--management", metavar="HOST:PORT", help="Management, or off. [default: 127.0.0.1:8081]")
 @click.option("--metrics", metavar="HOST:PORT", help="Metrics, or off. [default: 127.0.0.1:8082]")
-@click.option("--grpc", metavar="HOST:PORT", help="gRPC; not in this build yet. [default: off]")
+@click.option("--grpc", metavar="HOST:PORT", help="gRPC. [default: off]")
 @cores_option
 @click.option("--head-cores", metavar="LIST", help="CPUs for the head alone. [default: none are kept for it]")
 @click.option("--batch", type=click.IntRange(min=1), metavar="B", help="Items that the plan is made for.")

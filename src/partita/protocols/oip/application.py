@@ -11,8 +11,8 @@ from starlette.routing import Route
 
 from partita.core.errors import InvalidRequest, RequestError
 from partita.engine.engine import Engine
-from partita.engine.service import Service, ServiceState
-from partita.protocols.oip.describe import configuration, metadata, statistics
+from partita.engine.service import Service
+from partita.protocols.oip.describe import configuration, index_entry, metadata, statistics
 from partita.protocols.oip.inference import STATUS
 
 EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "parameters", "statistics")
@@ -122,27 +122,13 @@ class Application:
             only_ready = bool(body) and bool(msgspec.json.decode(body, type=dict).get("ready"))
         except (msgspec.DecodeError, RecursionError) as error:
             raise InvalidRequest(f"the body is not a JSON object: {error}") from None
-        entries = [_index_entry(service) for service in self._engine.services.values()]
+        entries = [index_entry(service) for service in self._engine.services.values()]
         return json([e for e in entries if not only_ready or e["state"] == "READY"])
 
     async def infer_needs_post(self, request: Request) -> Response:
         """Inference by any method but POST."""
         self._service(request)
         raise HTTPException(405, headers={"Allow": "POST"})
-
-
-def _index_entry(service: Service) -> dict[str, str]:
-    states = {
-        ServiceState.READY: "READY",
-        ServiceState.LOADING: "LOADING",
-        ServiceState.DRAINING: "UNLOADING",
-    }
-    return {
-        "name": service.name,
-        "version": service.version,
-        "state": states.get(service.state, "UNAVAILABLE"),
-        "reason": service.failure or "",
-    }
 
 
 async def _request_error(request: Request, error: Exception) -> Response:  # noqa: ARG001

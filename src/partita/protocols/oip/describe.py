@@ -3,7 +3,7 @@
 from typing import Any
 
 from partita.core.tensors import DYNAMIC, TensorSpec
-from partita.engine.service import Service
+from partita.engine.service import Service, ServiceState
 
 _CONFIG_TYPES = {"BYTES": "TYPE_STRING"}
 
@@ -112,3 +112,18 @@ def statistics(service: Service) -> dict[str, Any]:
 
 def _duration(count: int, ns: int) -> dict[str, int]:
     return {"count": count, "ns": ns}
+
+
+def index_entry(service: Service) -> dict[str, str]:
+    """Return one entry of the repository index."""
+    states = {
+        ServiceState.READY: "READY",
+        ServiceState.LOADING: "LOADING",
+        ServiceState.DRAINING: "UNLOADING",
+    }
+    return {
+        "name": service.name,
+        "version": service.version,
+        "state": states.get(service.state, "UNAVAILABLE"),
+        "reason": service.failure or "",
+    }

@@ -64,7 +64,7 @@ class Replies:
         tensors: list[dict[str, Any]] = []
         binaries: list[Buffer] = []
         for wanted in template.outputs:
-            name, datatype, shape, data = self._tensor(wanted, outputs, shapes)
+            name, datatype, shape, data = self.tensor(wanted, outputs, shapes)
             tensor: dict[str, Any] = {"name": name, "datatype": datatype.value, "shape": shape}
             if wanted.is_binary:
                 tensor["parameters"] = {"binary_data_size": len(data)}
@@ -79,9 +79,10 @@ class Replies:
         document["outputs"] = tensors
         return document, binaries
 
-    def _tensor(
+    def tensor(
         self, wanted: WantedOutput, outputs: Sequence[Buffer], shapes: Shapes
     ) -> tuple[str, DataType, tuple[int, ...], Buffer]:
+        """Return name, datatype, shape and raw data of one output, in the form asked for."""
         spec = self._signature.outputs[wanted.index]
         shape, data = shapes[wanted.index], outputs[wanted.index]
         if wanted.classes:

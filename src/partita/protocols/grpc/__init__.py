@@ -1,0 +1,1 @@
+"""The Open Inference Protocol (KServe V2) over gRPC; needs the extra ``partita[grpc]``."""

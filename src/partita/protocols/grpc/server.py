@@ -1,0 +1,81 @@
+"""The gRPC port: a server on the head's own loop."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from partita.core.errors import InvalidInput, PartitaError
+from partita.engine.engine import Engine
+from partita.protocols.grpc.inference import GrpcInference
+from partita.protocols.grpc.messages import CLASSES
+from partita.protocols.grpc.methods import GrpcMethods, Method
+from partita.protocols.grpc.schema import SERVICE
+from partita.protocols.grpc.status import status_of
+from partita.protocols.http.listener import HttpLimits
+
+UNLIMITED = -1
+
+
+class GrpcServer:
+    """Answers the Open Inference Protocol on one address."""
+
+    def __init__(self, engine: Engine, limits: HttpLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._loop = loop
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port (a free one is chosen for 0). Raises `InvalidInput` if it is taken."""
+        server = grpc.aio.server(options=_options(self._limits))
+        server.add_generic_rpc_handlers((self._handlers(),))
+        try:
+            bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        except RuntimeError as error:
+            raise InvalidInput(f"cannot listen on {host}:{port} for gRPC: {error}") from error
+        await server.start()
+        self._server = server
+        return int(bound)
+
+    async def close(self) -> None:
+        """End what calls are left, and the port."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(0)
+
+    def _handlers(self) -> grpc.GenericRpcHandler:
+        inference = GrpcInference(self._engine, self._loop, max_body_bytes=self._limits.max_body_bytes)
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                _answering(method),
+                request_deserializer=CLASSES[f"{name}Request"].FromString,
+                response_serializer=CLASSES[f"{name}Response"].SerializeToString,
+            )
+            for name, method in GrpcMethods(self._engine).by_name().items()
+        }
+        handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(inference.infer)
+        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(inference.stream)
+        return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+
+def _answering(method: Method) -> Callable[[Any, Any], Awaitable[Any]]:
+    async def answer(request: Any, context: Any) -> Any:
+        try:
+            return method(request)
+        except PartitaError as error:
+            await context.abort(status_of(error), str(error))
+
+    return answer
+
+
+def _options(limits: HttpLimits) -> list[tuple[str, int]]:
+    return [
+        ("grpc.so_reuseport", 0),  # a port that is taken is an error, not shared
+        ("grpc.max_receive_message_length", limits.max_body_bytes),
+        ("grpc.max_send_message_length", UNLIMITED),
+        ("grpc.max_metadata_size", limits.max_header_bytes),
+        ("grpc.max_connection_idle_ms", int(limits.idle_timeout_s * 1000)),
+    ]
