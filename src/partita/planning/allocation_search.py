@@ -1,0 +1,208 @@
+"""Bounded greedy search over allocation matrices (ensembles paper, algorithm 2), with restarts.
+
+From a matrix, neighbours are assessed by a benchmark and the best one is taken, as long as that is strictly
+faster. Two bounds keep it short: `max_neighs` neighbours in one iteration, `max_iter` iterations in all. What
+Partita adds: nothing is assessed twice; where a prediction exists, the neighbours that promise most come
+first, in the place of any that were drawn; and while iterations are left, the search begins again elsewhere,
+because single changes alone end in local optima (on small random machines at 93 % of the best in the mean and
+53 % at worst; with eight restarts at 99.7 % and 85 % but for one of a thousand).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from partita.core.allocation import AllocationMatrix
+from partita.planning.matrices import count_neighbours, neighbours
+
+Rate = Callable[[AllocationMatrix], float]
+"""Items per second of a matrix, measured or predicted; 0 if something does not fit in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchLimits:
+    """How far the search goes."""
+
+    max_iter: int = 60
+    """Iterations in all, restarts included; 0 = only the start is assessed."""
+    max_neighs: int = 100
+    """Neighbours assessed in one iteration."""
+    restarts: int = 8
+    """How often the search begins again from another matrix once nothing improves."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """One matrix that was assessed, in the order in which that happened."""
+
+    iteration: int
+    """0 = a matrix that was begun from."""
+    climb: int
+    """0 = from the start that was given, 1 = from the first restart, …"""
+    matrix: AllocationMatrix
+    items_per_s: float
+    predicted_items_per_s: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "climb": self.climb,
+            "iteration": self.iteration,
+            "matrix": self.matrix.as_lists(),
+            "items_per_s": self.items_per_s,
+            "predicted_items_per_s": self.predicted_items_per_s,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """The best matrix found, never worse than the start, and how it was found."""
+
+    start: AllocationMatrix
+    start_items_per_s: float
+    matrix: AllocationMatrix
+    items_per_s: float
+    iterations: int
+    log: tuple[Assessment, ...]
+    paths: tuple[tuple[AllocationMatrix, ...], ...]
+    """Of each climb, the matrices that it went through, the first one included."""
+    visited_rate: float
+    """Neighbours looked at ÷ neighbours that there were, over all iterations: 1 = nothing was left to chance.
+
+    The paper's max_neighs ÷ total_neighs, at most 1; also 1 where there was no iteration.
+    """
+
+    @property
+    def assessed(self) -> int:
+        """Matrices that were benchmarked."""
+        return len(self.log)
+
+
+def search(
+    start: AllocationMatrix,
+    batch_sizes: Sequence[int],
+    bench: Rate,
+    limits: SearchLimits | None = None,
+    *,
+    predict: Rate | None = None,
+    is_over: Callable[[], bool] = lambda: False,
+    told: Callable[[Assessment], None] = lambda _: None,
+) -> SearchResult:
+    """Return the fastest matrix found from `start` with elements 0 or of `batch_sizes`.
+
+    `is_over` is asked before every assessment but the first: once true, the best so far is returned. `told`
+    hears of every assessment. A bench that gives the same figures gives the same result for the same seed.
+    """
+    return _Search(start, batch_sizes, bench, limits or SearchLimits(), predict, is_over, told).run()
+
+
+@dataclass(slots=True)
+class _Search:
+    start: AllocationMatrix
+    batch_sizes: Sequence[int]
+    bench: Rate
+    limits: SearchLimits
+    predict: Rate | None
+    is_over: Callable[[], bool]
+    told: Callable[[Assessment], None]
+    rates: dict[AllocationMatrix, float] = field(default_factory=dict)
+    log: list[Assessment] = field(default_factory=list)
+    paths: list[tuple[AllocationMatrix, ...]] = field(default_factory=list)
+    iterations: int = 0
+    looked_at: int = 0
+    there_were: int = 0
+
+    def run(self) -> SearchResult:
+        rng = np.random.default_rng(self.limits.seed)
+        best, best_rate = self._climb(self.start, rng, climb=0)
+        for climb in range(1, self.limits.restarts + 1):
+            if self._is_spent():
+                break
+            found, rate = self._climb(self._elsewhere(rng), rng, climb=climb)
+            if rate > best_rate:
+                best, best_rate = found, rate
+        return SearchResult(
+            start=self.start,
+            start_items_per_s=self.rates[self.start],
+            matrix=best,
+            items_per_s=best_rate,
+            iterations=self.iterations,
+            log=tuple(self.log),
+            paths=tuple(self.paths),
+            visited_rate=self.looked_at / self.there_were if self.there_were else 1.0,
+        )
+
+    def _is_spent(self) -> bool:
+        return self.iterations >= self.limits.max_iter or self.is_over()
+
+    def _climb(
+        self, matrix: AllocationMatrix, rng: np.random.Generator, *, climb: int
+    ) -> tuple[AllocationMatrix, float]:
+        """Return the matrix from which no neighbour is strictly faster, or where the limits are reached."""
+        rate = self._assess(matrix, climb, 0)
+        path = [matrix]
+        while not self._is_spent():
+            self.iterations += 1
+            best, best_rate = matrix, rate
+            for neighbour in self._drawn(matrix, rng):
+                if neighbour not in self.rates and self.is_over():
+                    break
+                self.looked_at += 1
+                neighbour_rate = self._assess(neighbour, climb, len(path))
+                if neighbour_rate > best_rate:
+                    best, best_rate = neighbour, neighbour_rate
+            if best is matrix:
+                break
+            matrix, rate = best, best_rate
+            path.append(matrix)
+        self.paths.append(tuple(path))
+        return matrix, rate
+
+    def _drawn(self, matrix: AllocationMatrix, rng: np.random.Generator) -> list[AllocationMatrix]:
+        """Return the neighbours to assess: all in random order, the most promising first, then cut off."""
+        self.there_were += count_neighbours(matrix, self.batch_sizes)
+        around = list(neighbours(matrix, self.batch_sizes))
+        drawn = [around[index] for index in rng.permutation(len(around))]
+        if self.predict is not None:
+            predicted = {neighbour: self.predict(neighbour) for neighbour in drawn}
+            drawn.sort(key=lambda neighbour: -predicted[neighbour])
+        return drawn[: self.limits.max_neighs]
+
+    def _assess(self, matrix: AllocationMatrix, climb: int, iteration: int) -> float:
+        if matrix not in self.rates:
+            self.rates[matrix] = rate = float(self.bench(matrix))
+            assessment = Assessment(
+                climb=climb,
+                iteration=iteration,
+                matrix=matrix,
+                items_per_s=rate,
+                predicted_items_per_s=None if self.predict is None else self.predict(matrix),
+            )
+            self.log.append(assessment)
+            self.told(assessment)
+        return self.rates[matrix]
+
+    def _elsewhere(self, rng: np.random.Generator) -> AllocationMatrix:
+        """Return a valid matrix to begin again from: a random one, moved to where the prediction is best."""
+        matrix = _random_matrix(self.start.devices, self.start.models, self.batch_sizes, rng)
+        if self.predict is None:
+            return matrix
+        rate = self.predict(matrix)
+        while True:
+            best = max(neighbours(matrix, self.batch_sizes), key=self.predict, default=matrix)
+            if self.predict(best) <= rate:
+                return matrix
+            matrix, rate = best, self.predict(best)
+
+
+def _random_matrix(
+    devices: int, models: int, batch_sizes: Sequence[int], rng: np.random.Generator
+) -> AllocationMatrix:
+    rows = rng.choice([0, *batch_sizes], size=(devices, models))
+    for model in range(models):
+        if not rows[:, model].any():
+            rows[rng.integers(devices), model] = rng.choice(batch_sizes)
+    return AllocationMatrix.of(rows.tolist())
