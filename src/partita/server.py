@@ -92,7 +92,7 @@ async def _stop(head: Head, grace_s: float, signals: Signals) -> None:
 
 
 def _abandon(head: Head, reason: str) -> None:
-    for service in head.engine.services.values():
+    for service in head.engine.everything:
         service.abandon(reason)
 
 

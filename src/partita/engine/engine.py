@@ -1,7 +1,6 @@
 """The engine: all services of one head, sharing one machine's cores under one set of leases."""
 
 import asyncio
-import contextlib
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from partita.engine.service import Service, ServiceSettings
 from partita.machines.leases import CoreLeases
 from partita.machines.worker_life import RestartRules
 from partita.system.clock import SystemClock
+from partita.system.shared_memory import SharedMemory
 
 WORKER_ARGV = (sys.executable, "-P", "-m", "partita.worker")
 """How a worker is started; the engine knows no more of the worker package than this."""
@@ -45,6 +45,8 @@ class Engine:
     ) -> None:
         self.leases = CoreLeases()
         self.services: dict[str, Service] = {}
+        self._unpublished: set[Service] = set()
+        """Services that are being started, or finish what they have taken before they were replaced."""
         self._loop = loop
         self._clock = clock or SystemClock()
         self._rules = restart_rules or RestartRules()
@@ -55,32 +57,70 @@ class Engine:
         """Start serving a model (`Service.until_ready` waits for it); `InvalidInput` for a name in use."""
         if deployment.name in self.services:
             raise InvalidInput(f"two models are named {deployment.name!r}; give one of them another name")
+        service = self.prepare(deployment)
+        self.publish(service)
+        return service
+
+    def prepare(self, deployment: Deployment) -> Service:
+        """Start a model's workers; until it is published, nobody's requests reach it."""
         plan = deployment.plan
         largest = max(instance.batch for instance in plan.instances)
+
+        def make_instance(number: int, spec: InstanceSpec, launch: ModelLaunch, member: Member) -> Instance:
+            return self._make_instance(number, spec, launch, member, service.arena.memory)
+
         service = Service(
             deployment.name,
             deployment.version,
             deployment.launch,
             deployment.settings,
             leases=self.leases,
-            make_instance=self._make_instance,
+            make_instance=make_instance,
             rows_hint=2 * largest,
             loop=self._loop,
             clock=self._clock,
         )
-        self.services[deployment.name] = service
+        self._unpublished.add(service)
         service.start(plan, [next(self._numbers) for _ in plan.instances])
         return service
 
+    def publish(self, service: Service) -> Service | None:
+        """Send requests for its name to this service from now on.
+
+        Returns the one that had the name, which takes no new requests any more; `discard` it.
+        """
+        replaced = self.services.get(service.name)
+        self._unpublished.discard(service)
+        self.services[service.name] = service
+        if replaced is not None:
+            self._unpublished.add(replaced)
+        return replaced
+
+    def withdraw(self, name: str) -> Service:
+        """Serve a name no longer; `discard` the service that is returned. Raises `ModelNotFound`."""
+        service = self.service(name)
+        del self.services[name]
+        self._unpublished.add(service)
+        return service
+
+    async def discard(self, service: Service, grace_s: float) -> None:
+        """Let a service that is not published finish what it has taken, and end its workers."""
+        await service.drain(grace_s)
+        self._unpublished.discard(service)
+
+    async def remove(self, name: str, grace_s: float) -> None:
+        """Serve a name no longer, and wait until its service has ended. Raises `ModelNotFound`."""
+        await self.discard(self.withdraw(name), grace_s)
+
     def _make_instance(
-        self, number: int, spec: InstanceSpec, launch: ModelLaunch, member: Member
+        self, number: int, spec: InstanceSpec, launch: ModelLaunch, member: Member, inputs: SharedMemory
     ) -> Instance:
         return Instance(
             number,
             spec,
             launch,
             argv=self._argv,
-            inputs=self.services[launch.name].arena.memory,
+            inputs=inputs,
             owner=member,
             owns_cores=not self.leases.has_rivals(number),
             rules=self._rules,
@@ -111,17 +151,15 @@ class Engine:
 
     async def stop(self, grace_s: float) -> None:
         """Drain every service and end all workers."""
-        await asyncio.gather(*(service.drain(grace_s) for service in self.services.values()))
+        await asyncio.gather(*(service.drain(grace_s) for service in self.everything))
 
-    async def remove(self, name: str, grace_s: float) -> None:
-        """Drain one service and forget it."""
-        service = self.service(name)
-        await service.drain(grace_s)
-        with contextlib.suppress(KeyError):
-            del self.services[name]
+    @property
+    def everything(self) -> list[Service]:
+        """Every service that has workers, published or not."""
+        return [*self.services.values(), *self._unpublished]
 
     def check(self, services: Iterable[Service] | None = None) -> None:
         """Assert every conservation law."""
         self.leases.check()
-        for service in services or self.services.values():
+        for service in services or self.everything:
             service.check()

@@ -146,8 +146,11 @@ class Service:
             await self._changed.wait()
 
     async def drain(self, grace_s: float) -> None:
-        """Refuse new requests, finish what was accepted within `grace_s`, fail the rest, end the workers."""
-        if self.state is not ServiceState.FAILED:
+        """Refuse new requests, finish what was accepted within `grace_s`, fail the rest, end the workers.
+
+        A second call while the first is under way can only shorten the grace.
+        """
+        if self.state not in (ServiceState.FAILED, ServiceState.STOPPED):
             self.state = ServiceState.DRAINING
         deadline_s = self._now_s() + grace_s
         await self._wait_until(lambda: self.statistics.in_flight() == 0, deadline_s)
@@ -156,6 +159,8 @@ class Service:
         if not await self._wait_until(lambda: self.member.is_gone, self._now_s() + 5.0):
             self.member.kill("still running after the grace period")
             await self._wait_until(lambda: self.member.is_gone, self._now_s() + 5.0)
+        if self.state is ServiceState.STOPPED:
+            return
         self.member.forget()
         self.state = ServiceState.STOPPED
         self._deadlines.cancel()
