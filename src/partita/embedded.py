@@ -9,10 +9,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import msgspec
 import numpy as np
 import uvloop
 from numpy.typing import ArrayLike, NDArray
 
+from partita.catalogue import Catalogue
 from partita.core.errors import InvalidRequest, PartitaError, RequestError
 from partita.core.tensors import DataType, Signature
 from partita.deploy import deployments
@@ -24,7 +26,7 @@ from partita.protocols.oip.documents import InferRequest, InputParameters, Input
 from partita.protocols.oip.inference import split_items
 from partita.protocols.oip.templates import Template, make_template
 from partita.protocols.oip.tensors import elements
-from partita.settings import Settings
+from partita.settings import ServerSettings, Settings
 from partita.sources import ModelSource, find_all
 from partita.system.cpus import read_topology
 
@@ -37,7 +39,8 @@ class Server:
 
     `models` are paths (or `ModelSource`s), `cores` a count or a list as ``"0-3"``. With ``http`` set in
     `settings` and ``ports=True`` the same engine answers over the network as well. A model that has no
-    profile is profiled first unless ``tune="never"``.
+    profile is profiled first unless ``tune="never"``. The management port opens only where `settings` name
+    another address for it than the usual one.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Server:
         found = [m for m in models if isinstance(m, ModelSource)]
         paths = tuple(Path(m) for m in models if not isinstance(m, ModelSource))
         self._sources = [*found, *(find_all(paths, self.settings) if paths else ())]
+        self._catalogue = Catalogue(paths=paths, settings=self.settings)
         self._ports = ports
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -81,7 +85,7 @@ class Server:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="partita-head", daemon=True)
         self._thread.start()
-        self._head = Head(server, self._loop)
+        self._head = Head(_quiet_unless_asked(server), self._loop, catalogue=self._catalogue)
         try:
             self._call(self._head.start(planned, ports=self._ports))
         except BaseException:
@@ -160,6 +164,13 @@ class Server:
                 self._loop.call_soon_threadsafe(asked.cancel)
 
         return done
+
+
+def _quiet_unless_asked(server: ServerSettings) -> ServerSettings:
+    """Return the settings without the management port, unless another than the usual one was chosen."""
+    if server.management == ServerSettings().management:
+        return msgspec.structs.replace(server, management=None)
+    return server
 
 
 class _Asked:

@@ -6,14 +6,17 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import uvloop
 
+from partita.catalogue import Catalogue
 from partita.deploy import deployments
 from partita.embedded import Server
 from partita.engine.engine import Deployment
 from partita.head import Head
+from partita.key_file import KeyFile
 from partita.profiles import saved_or_measured
 from partita.settings import ServerSettings, Settings
 from partita.sources import ModelSource
@@ -26,7 +29,13 @@ GC_THRESHOLDS = (50_000, 20, 50)
 """Requests leave no cycles behind, so looking for some every 700 objects is time lost."""
 
 
-def serve(settings: Settings, sources: Sequence[ModelSource], *, as_json: bool = False) -> int:
+def serve(
+    settings: Settings,
+    sources: Sequence[ModelSource],
+    *,
+    catalogue: Catalogue | None = None,
+    as_json: bool = False,
+) -> int:
     """Serve until SIGTERM or Ctrl-C; returns the exit code.
 
     The first signal drains within ``drain_s``, a second one ends at once. With `as_json` one document that
@@ -40,12 +49,18 @@ def serve(settings: Settings, sources: Sequence[ModelSource], *, as_json: bool =
         pin(parse_cpu_list(server.head_cores))
     for deployment in planned:
         log.info("%s: plan %s on %s", deployment.name, deployment.plan, topology)
-    return uvloop.run(_serve(server, planned, as_json=as_json))
+    return uvloop.run(_serve(server, planned, catalogue, as_json=as_json))
 
 
-async def _serve(server: ServerSettings, planned: list[Deployment], *, as_json: bool) -> int:
+async def _serve(
+    server: ServerSettings, planned: list[Deployment], catalogue: Catalogue | None, *, as_json: bool
+) -> int:
     loop = asyncio.get_running_loop()
-    head = Head(server, loop)
+    head = Head(server, loop, catalogue=catalogue)
+    keys = head.access.keys if server.management is not None else None
+    key_file = KeyFile(Path(server.key_file), keys) if keys is not None else None
+    if key_file is not None:
+        key_file.start()
     signals = Signals(loop)
     starting = asyncio.ensure_future(head.start(planned))
     asked_to_stop = asyncio.ensure_future(signals.first.wait())
@@ -65,6 +80,8 @@ async def _serve(server: ServerSettings, planned: list[Deployment], *, as_json: 
     finally:
         is_serving = starting.done() and not starting.cancelled() and starting.exception() is None
         await _stop(head, server.drain_s if is_serving else 0.0, signals)
+        if key_file is not None:
+            key_file.remove()
     return 0
 
 

@@ -113,6 +113,16 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     management: Address | None = Address("127.0.0.1", 8081)
     metrics: Address | None = Address("127.0.0.1", 8082)
     grpc: Address | None = None
+    token_auth: bool = True
+    """Whether loading, unloading and other changes need a token."""
+    token: str | None = None
+    """A management token of your own, which does not expire; besides the one in the key file."""
+    token_expiration_min: Duration = 60.0
+    """How long the tokens of the key file are good for, minutes."""
+    key_file: str = "key_file.json"
+    """Where ``partita serve`` writes its tokens while it runs."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that changes may be asked for by, besides ``localhost`` and addresses in numbers."""
     cores: str | int | None = None
     """Which (``"0-3"``) or how many (4) CPUs the instances get; None = all that may run at once."""
     head_cores: str | None = None

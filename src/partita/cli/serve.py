@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from partita.catalogue import Catalogue
 from partita.cli.documents import read_plan
 from partita.cli.options import FILE, config_option, cores_option, json_option
 from partita.core.errors import InvalidInput
@@ -24,6 +25,13 @@ from partita.sources import ModelSource, find_all
 @click.option("--management", metavar="HOST:PORT", help="Management, or off. [default: 127.0.0.1:8081]")
 @click.option("--metrics", metavar="HOST:PORT", help="Metrics, or off. [default: 127.0.0.1:8082]")
 @click.option("--grpc", metavar="HOST:PORT", help="gRPC. [default: off]")
+@click.option(
+    "--disable-token-auth",
+    "token_auth",
+    flag_value=False,
+    default=None,
+    help="Let whoever reaches a port load and unload models.",
+)
 @cores_option
 @click.option("--head-cores", metavar="LIST", help="CPUs for the head alone. [default: none are kept for it]")
 @click.option("--batch", type=click.IntRange(min=1), metavar="B", help="Items that the plan is made for.")
@@ -71,7 +79,9 @@ def command(
 
     from partita.server import serve
 
-    return serve(settings, sources, as_json=as_json)
+    changes = _given(batch=batch, batch_timeout_ms=batch_timeout_ms)
+    catalogue = Catalogue(paths=paths, settings=settings, changes=changes)
+    return serve(settings, sources, catalogue=catalogue, as_json=as_json)
 
 
 def sources_for(
@@ -89,10 +99,13 @@ def sources_for(
     sources = find_all(paths, settings)
     if not sources:
         raise click.UsageError("give at least one PATH, or a [model.NAME] path in --config")
-    changes: dict[str, Any] = {"batch": batch, "batch_timeout_ms": batch_timeout_ms}
+    given = _given(batch=batch, batch_timeout_ms=batch_timeout_ms)
     if plan_file is not None:
         if len(sources) > 1:
             raise InvalidInput(f"--plan is for one model, and there are {len(sources)}")
-        changes["instances"] = read_plan(plan_file)
-    given = {name: value for name, value in changes.items() if value is not None}
+        given["instances"] = read_plan(plan_file)
     return tuple(replace(s, settings=msgspec.structs.replace(s.settings, **given)) for s in sources)
+
+
+def _given(**changes: Any) -> dict[str, Any]:
+    return {name: value for name, value in changes.items() if value is not None}

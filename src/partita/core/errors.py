@@ -61,6 +61,12 @@ class PayloadTooLarge(InvalidRequest):
     code = "payload_too_large"
 
 
+class NotAuthorized(RequestError):
+    """What was asked changes the server, and the token for that is missing, wrong or expired."""
+
+    code = "not_authorized"
+
+
 class ModelNotFound(RequestError):
     """No model or version of that name is served."""
 

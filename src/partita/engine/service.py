@@ -146,10 +146,7 @@ class Service:
             await self._changed.wait()
 
     async def drain(self, grace_s: float) -> None:
-        """Refuse new requests, finish what was accepted within `grace_s`, fail the rest, end the workers.
-
-        A second call while the first is under way can only shorten the grace.
-        """
+        """Refuse new requests, finish what was accepted within `grace_s`, fail the rest, end the workers."""
         if self.state not in (ServiceState.FAILED, ServiceState.STOPPED):
             self.state = ServiceState.DRAINING
         deadline_s = self._now_s() + grace_s

@@ -1,19 +1,24 @@
-"""Everything of the protocol but inference, over gRPC: health, metadata, configuration, statistics, index."""
+"""Everything of the protocol but inference, over gRPC: health, metadata, statistics, repository."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version as package_version
 from typing import Any
 
+import msgspec
 from google.protobuf.json_format import ParseDict
 
 from partita.core.errors import RequestError
 from partita.engine.engine import Engine
+from partita.protocols.access import Access
 from partita.protocols.grpc.messages import CLASSES
 from partita.protocols.oip.application import EXTENSIONS
-from partita.protocols.oip.describe import configuration, index_entry, metadata, statistics
+from partita.protocols.oip.describe import configuration, metadata, statistics
+from partita.protocols.repository import Repository, load_request
 
 Method = Callable[[Any], Any]
 """From a request message to its response message; raises `RequestError`."""
+AsyncMethod = Callable[[Any, str | None], Awaitable[Any]]
+"""The same, waited for, with the call's ``authorization``; raises `PartitaError`."""
 
 
 class GrpcMethods:
@@ -32,7 +37,6 @@ class GrpcMethods:
             "ModelMetadata": self.metadata,
             "ModelConfig": self.configuration,
             "ModelStatistics": self.statistics,
-            "RepositoryIndex": self.index,
         }
 
     def live(self, request: Any) -> Any:  # noqa: ARG002
@@ -76,8 +80,46 @@ class GrpcMethods:
         document = {"model_stats": [statistics(service) for service in services]}
         return ParseDict(document, CLASSES["ModelStatisticsResponse"]())
 
-    def index(self, request: Any) -> Any:
-        """Repository index."""
-        entries = [index_entry(service) for service in self._engine.services.values()]
+
+class GrpcRepository:
+    """The repository extension; whoever loads or unloads sends the token as metadata ``authorization``."""
+
+    def __init__(self, repository: Repository, access: Access | None) -> None:
+        self._repository = repository
+        self._access = access
+        """None = nothing can be changed."""
+
+    def by_name(self) -> dict[str, AsyncMethod]:
+        """Return each method under the protocol's name for it."""
+        changing: dict[str, AsyncMethod] = {
+            "RepositoryModelLoad": self.load,
+            "RepositoryModelUnload": self.unload,
+        }
+        return {"RepositoryIndex": self.index, **(changing if self._access is not None else {})}
+
+    async def index(self, request: Any, authorization: str | None) -> Any:  # noqa: ARG002
+        """Every model that is served or could be."""
+        entries = [msgspec.to_builtins(entry) for entry in await self._repository.index()]
         wanted = [entry for entry in entries if not request.ready or entry["state"] == "READY"]
         return ParseDict({"models": wanted}, CLASSES["RepositoryIndexResponse"]())
+
+    async def load(self, request: Any, authorization: str | None) -> Any:
+        """Load a model, or its newest version."""
+        self._check(authorization)
+        await self._repository.load(request.model_name, load_request(_values(request.parameters)))
+        return CLASSES["RepositoryModelLoadResponse"]()
+
+    async def unload(self, request: Any, authorization: str | None) -> Any:
+        """Unload a model."""
+        self._check(authorization)
+        await self._repository.unload(request.model_name)
+        return CLASSES["RepositoryModelUnloadResponse"]()
+
+    def _check(self, authorization: str | None) -> None:
+        assert self._access is not None
+        self._access.check(authorization)
+
+
+def _values(parameters: Any) -> dict[str, Any]:
+    choices = {name: parameter.WhichOneof("parameter_choice") for name, parameter in parameters.items()}
+    return {name: getattr(parameters[name], choice) for name, choice in choices.items() if choice}

@@ -11,7 +11,7 @@ from partita.core.errors import InvalidInput, PartitaError
 from partita.engine.engine import Engine
 from partita.protocols.grpc.inference import GrpcInference
 from partita.protocols.grpc.messages import CLASSES
-from partita.protocols.grpc.methods import GrpcMethods, Method
+from partita.protocols.grpc.methods import AsyncMethod, GrpcMethods, GrpcRepository, Method
 from partita.protocols.grpc.schema import SERVICE
 from partita.protocols.grpc.status import status_of
 from partita.protocols.http.listener import HttpLimits
@@ -22,8 +22,15 @@ UNLIMITED = -1
 class GrpcServer:
     """Answers the Open Inference Protocol on one address."""
 
-    def __init__(self, engine: Engine, limits: HttpLimits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        repository: GrpcRepository,
+        limits: HttpLimits,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self._engine = engine
+        self._repository = repository
         self._limits = limits
         self._loop = loop
         self._server: grpc.aio.Server | None = None
@@ -48,23 +55,32 @@ class GrpcServer:
 
     def _handlers(self) -> grpc.GenericRpcHandler:
         inference = GrpcInference(self._engine, self._loop, max_body_bytes=self._limits.max_body_bytes)
+        methods = {name: _at_once(method) for name, method in GrpcMethods(self._engine).by_name().items()}
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(
                 _answering(method),
                 request_deserializer=CLASSES[f"{name}Request"].FromString,
                 response_serializer=CLASSES[f"{name}Response"].SerializeToString,
             )
-            for name, method in GrpcMethods(self._engine).by_name().items()
+            for name, method in {**methods, **self._repository.by_name()}.items()
         }
         handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(inference.infer)
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(inference.stream)
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
 
-def _answering(method: Method) -> Callable[[Any, Any], Awaitable[Any]]:
+def _at_once(method: Method) -> AsyncMethod:
+    async def answer(request: Any, authorization: str | None) -> Any:  # noqa: ARG001
+        return method(request)
+
+    return answer
+
+
+def _answering(method: AsyncMethod) -> Callable[[Any, Any], Awaitable[Any]]:
     async def answer(request: Any, context: Any) -> Any:
+        given = {key: value for key, value in context.invocation_metadata() or () if key == "authorization"}
         try:
-            return method(request)
+            return await method(request, given.get("authorization"))
         except PartitaError as error:
             await context.abort(status_of(error), str(error))
 

@@ -8,6 +8,8 @@ STATUS = {
     "invalid_request": grpc.StatusCode.INVALID_ARGUMENT,
     "invalid_input": grpc.StatusCode.INVALID_ARGUMENT,
     "payload_too_large": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "not_authorized": grpc.StatusCode.UNAUTHENTICATED,
+    "load_failed": grpc.StatusCode.INVALID_ARGUMENT,
     "model_not_found": grpc.StatusCode.NOT_FOUND,
     "model_unavailable": grpc.StatusCode.UNAVAILABLE,
     "queue_full": grpc.StatusCode.UNAVAILABLE,

@@ -1,5 +1,6 @@
-"""Everything of the protocol but inference: health, metadata, configuration, statistics, repository index."""
+"""Everything of the protocol but inference: health, metadata, configuration, statistics."""
 
+from collections.abc import Sequence
 from importlib.metadata import version as package_version
 
 import msgspec
@@ -7,20 +8,35 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
-from partita.core.errors import InvalidRequest, RequestError
+from partita.core.errors import PartitaError
 from partita.engine.engine import Engine
 from partita.engine.service import Service
-from partita.protocols.oip.describe import configuration, index_entry, metadata, statistics
+from partita.protocols.oip.describe import configuration, metadata, statistics
 from partita.protocols.oip.inference import STATUS
 
-EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "parameters", "statistics")
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "statistics",
+)
 
 
 def json(document: object, status: int = 200) -> Response:
     """Return a JSON response."""
     return Response(msgspec.json.encode(document), status, media_type="application/json")
+
+
+def application(routes: Sequence[BaseRoute]) -> Starlette:
+    """Return an ASGI application that shapes errors as the protocol does."""
+    handlers = {PartitaError: _known_error, HTTPException: _http_error}
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False  # such a path is unknown, like any other
+    return app
 
 
 class Application:
@@ -29,7 +45,7 @@ class Application:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def starlette(self, extra: tuple[Route, ...] = ()) -> Starlette:
+    def starlette(self, extra: Sequence[BaseRoute] = ()) -> Starlette:
         """Return the ASGI application, with further routes of the same port."""
         model = "/v2/models/{model}"
         routes = [
@@ -40,14 +56,10 @@ class Application:
             Route("/v2/models/stats", self.all_statistics),
             *self._model_routes(model),
             *self._model_routes(model + "/versions/{version}"),
-            Route("/v2/repository/index", self.index, methods=["POST"]),
             Route("/v1/models/{model}", self.v1_ready),
             *extra,
         ]
-        handlers = {RequestError: _request_error, HTTPException: _http_error}
-        app = Starlette(routes=routes, exception_handlers=handlers)
-        app.router.redirect_slashes = False  # such a path is unknown, like any other
-        return app
+        return application(routes)
 
     def _model_routes(self, prefix: str) -> list[Route]:
         return [
@@ -115,24 +127,14 @@ class Application:
         services = self._engine.services.values()
         return json({"model_stats": [statistics(s) for s in services if s.has_signature]})
 
-    async def index(self, request: Request) -> Response:
-        """Repository index; ``{"ready": true}`` lists only the models that can answer."""
-        body = await request.body()
-        try:
-            only_ready = bool(body) and bool(msgspec.json.decode(body, type=dict).get("ready"))
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise InvalidRequest(f"the body is not a JSON object: {error}") from None
-        entries = [index_entry(service) for service in self._engine.services.values()]
-        return json([e for e in entries if not only_ready or e["state"] == "READY"])
-
     async def infer_needs_post(self, request: Request) -> Response:
         """Inference by any method but POST."""
         self._service(request)
         raise HTTPException(405, headers={"Allow": "POST"})
 
 
-async def _request_error(request: Request, error: Exception) -> Response:  # noqa: ARG001
-    assert isinstance(error, RequestError)
+async def _known_error(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    assert isinstance(error, PartitaError)
     return json({"error": str(error)}, STATUS.get(error.code, 500))
 
 

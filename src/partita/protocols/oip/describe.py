@@ -4,6 +4,7 @@ from typing import Any
 
 from partita.core.tensors import DYNAMIC, TensorSpec
 from partita.engine.service import Service, ServiceState
+from partita.protocols.repository import IndexEntry
 
 _CONFIG_TYPES = {"BYTES": "TYPE_STRING"}
 
@@ -114,16 +115,16 @@ def _duration(count: int, ns: int) -> dict[str, int]:
     return {"count": count, "ns": ns}
 
 
-def index_entry(service: Service) -> dict[str, str]:
+def index_state(service: Service) -> IndexEntry:
     """Return one entry of the repository index."""
     states = {
         ServiceState.READY: "READY",
         ServiceState.LOADING: "LOADING",
         ServiceState.DRAINING: "UNLOADING",
     }
-    return {
-        "name": service.name,
-        "version": service.version,
-        "state": states.get(service.state, "UNAVAILABLE"),
-        "reason": service.failure or "",
-    }
+    return IndexEntry(
+        name=service.name,
+        version=service.version,
+        state=states.get(service.state, "UNAVAILABLE"),
+        reason=service.failure or "",
+    )

@@ -25,6 +25,7 @@ STATUS = {
     "invalid_request": 400,
     "invalid_input": 400,
     "payload_too_large": 413,
+    "not_authorized": 403,
     "model_not_found": 404,
     "model_unavailable": 503,
     "queue_full": 503,
@@ -33,6 +34,7 @@ STATUS = {
     "cancelled": 499,
     "inference_failed": 500,
     "worker_died": 500,
+    "load_failed": 400,
 }
 """HTTP status of each error code; 500 for any other."""
 

@@ -1,0 +1,69 @@
+"""The models that a server was pointed at: those that it starts with, and any of them again later."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from partita.core.errors import ModelNotFound, PartitaError
+from partita.settings import ModelSettings, Settings, load_model_settings
+from partita.sources import ModelSource, find_all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """Paths, and what is set for the models there. Looks at the disk each time that it is asked."""
+
+    paths: tuple[Path, ...]
+    settings: Settings = field(default_factory=Settings)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of ``[model.NAME]`` that the command line sets for every model."""
+
+    def find(self, name: str, settings: Mapping[str, Any] | None = None) -> ModelSource:
+        """Return the model of this name as it lies on disk now, with further settings.
+
+        Raises `ModelNotFound` where there is none, `InvalidInput` for one that cannot be served.
+        """
+        for place in self._places(name):
+            return self.at(place, name, settings)
+        raise ModelNotFound(f"no model {name!r} is among {', '.join(map(str, self.paths)) or 'no paths'}")
+
+    def at(self, place: Path, name: str, settings: Mapping[str, Any] | None = None) -> ModelSource:
+        """Return the model at a path under this name. Raises `InvalidInput`."""
+        known = self.settings.model.get(name)
+        if known is None:
+            own = place / "partita.toml"
+            known = load_model_settings(own, name) if own.is_file() else ModelSettings()
+        model = msgspec.structs.replace(known, **{**self.changes, **(settings or {})})
+        alone = Settings(server=self.settings.server, model={name: model})
+        (source,) = find_all(() if model.path is not None else (place,), alone)
+        return source
+
+    def _places(self, name: str) -> Iterator[Path]:
+        """Yield where the model of this name lies."""
+        known = self.settings.model.get(name)
+        if known is not None and known.path is not None:
+            yield Path(known.path)
+        if Path(name).name != name or name in (".", ".."):
+            return
+        for path in self.paths:
+            for place in (path, path / name, path / f"{name}.onnx"):
+                is_it = place.stem if place.is_file() else place.name
+                if is_it == name and place.exists():
+                    yield place
+
+    def names(self) -> dict[str, str]:
+        """Return the version that would be served of every model, by name; broken ones are left out."""
+        named = {name for name, model in self.settings.model.items() if model.path is not None}
+        for path in self.paths:
+            named.add(path.stem if path.is_file() else path.name)
+            if path.is_dir():
+                named.update(child.stem if child.is_file() else child.name for child in path.iterdir())
+        found: dict[str, str] = {}
+        for name in sorted(named):
+            with suppress(PartitaError, OSError):
+                found[name] = self.find(name).version
+        return found

@@ -1,0 +1,134 @@
+"""The models on disk, as the protocols see them: which there are, and loading and unloading them."""
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Protocol
+
+import msgspec
+
+from partita.core.errors import InvalidRequest
+
+MAX_FILES = 64
+_FILE = re.compile(r"^[1-9]\d{0,8}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexEntry:
+    """One model of the repository. `state` is READY, LOADING, UNLOADING or UNAVAILABLE."""
+
+    name: str
+    version: str
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """What a client wants a model loaded with instead of what lies on disk; empty = as it lies there."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of ``[model.NAME]``."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Contents by ``VERSION/NAME``; they take the place of the model's folder."""
+
+
+class Repository(Protocol):
+    """Where models are found; loads and unloads them."""
+
+    async def index(self) -> list[IndexEntry]:
+        """Return every model that is served, or could be."""
+
+    async def load(self, name: str, request: LoadRequest) -> None:
+        """Serve a model, or its newest version in place of the one that is served, which serves until then.
+
+        Raises `ModelNotFound`, `InvalidInput` or `LoadFailed`; what is served is then as it was.
+        """
+
+    async def unload(self, name: str) -> None:
+        """Serve a model no longer; what it has taken is finished. Raises `ModelNotFound`."""
+
+
+def load_request(parameters: Mapping[str, Any]) -> LoadRequest:
+    """Return what the parameters of a load say: ``config``, and ``file:VERSION/NAME`` (bytes, or base64).
+
+    Raises `InvalidRequest`.
+    """
+    settings: dict[str, Any] = {}
+    files: dict[str, bytes] = {}
+    for key, value in parameters.items():
+        if key == "config":
+            settings = _settings(value)
+        elif key.startswith("file:"):
+            files[_file_name(key.removeprefix("file:"))] = _content(key, value)
+        else:
+            raise InvalidRequest(f"unknown parameter {key!r}; there are config and file:VERSION/NAME")
+    if files and "config" not in parameters:
+        raise InvalidRequest("files need a config beside them, as for Triton")
+    if len(files) > MAX_FILES:
+        raise InvalidRequest(f"a load takes at most {MAX_FILES} files")
+    return LoadRequest(settings=settings, files=files)
+
+
+def _file_name(name: str) -> str:
+    if not _FILE.match(name):
+        raise InvalidRequest(f"file {name[:80]!r}: expected VERSION/NAME, such as 1/model.onnx")
+    if name.endswith((".py", ".pyc", ".so", ".toml")):
+        raise InvalidRequest(f"file {name!r}: code and settings are not taken from clients")
+    return name
+
+
+def _content(key: str, value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    try:
+        return base64.b64decode(value, validate=True)
+    except (ValueError, TypeError):
+        raise InvalidRequest(f"{key}: expected its content in base64") from None
+
+
+class _Batching(msgspec.Struct, frozen=True):
+    max_queue_delay_microseconds: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 0
+
+
+class _Specific(msgspec.Struct, frozen=True):
+    versions: tuple[Annotated[int, msgspec.Meta(ge=1)], ...] = ()
+
+
+class _Versions(msgspec.Struct, frozen=True):
+    specific: _Specific = _Specific()
+
+
+class _Config(msgspec.Struct, frozen=True):
+    """What is read of a model configuration in Triton's shape."""
+
+    backend: str = ""
+    max_batch_size: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] | None = None
+    dynamic_batching: _Batching | None = None
+    version_policy: _Versions = _Versions()
+
+
+_RUNTIMES = {"": None, "onnxruntime": "onnxruntime", "python": "python"}
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    """Return the keys of ``[model.NAME]`` that a model configuration stands for."""
+    if not isinstance(config, str | bytes):
+        raise InvalidRequest("config: expected the model configuration as JSON text")
+    try:
+        given = msgspec.json.decode(config, type=_Config)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"config: {error}") from None
+    if given.backend not in _RUNTIMES:
+        raise InvalidRequest(f"config: backend {given.backend!r} is not one of onnxruntime, python")
+    settings: dict[str, Any] = {}
+    if (runtime := _RUNTIMES[given.backend]) is not None:
+        settings["runtime"] = runtime
+    if given.max_batch_size:
+        settings["max_batch"] = given.max_batch_size
+    if given.dynamic_batching is not None:
+        settings["batch_timeout_ms"] = given.dynamic_batching.max_queue_delay_microseconds / 1000
+    if given.version_policy.specific.versions:
+        settings["version"] = max(given.version_policy.specific.versions)
+    return settings

@@ -1,0 +1,192 @@
+"""Loading and unloading models while the server runs: the old version serves until the new one is ready."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+from partita.catalogue import Catalogue
+from partita.core.errors import InvalidInput, LoadFailed, ModelUnavailable
+from partita.deploy import Profiler, launch_of, limits_of, plan_for
+from partita.engine.engine import Deployment, Engine
+from partita.engine.service import Service
+from partita.protocols.oip.describe import index_state
+from partita.protocols.repository import IndexEntry, LoadRequest
+from partita.settings import ServerSettings
+from partita.sources import ModelSource
+from partita.system.cpulists import parse_cpu_list
+from partita.system.cpus import read_topology, select_cores
+
+log = logging.getLogger("partita")
+T = TypeVar("T")
+
+
+class DiskRepository:
+    """The models that a catalogue finds, on one engine. Everything but looking at the disk is on its loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        catalogue: Catalogue,
+        profiler: Profiler,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._engine = engine
+        self._catalogue = catalogue
+        self._profiler = profiler
+        self._loop = loop
+        self._locks: dict[str, asyncio.Lock] = {}
+        """One change of a model at a time."""
+        self._loading: dict[str, str] = {}
+        """Versions that are being loaded, by model."""
+        self._uploads: dict[str, TemporaryDirectory[str]] = {}
+        """Files that clients sent for a model that is served."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def _server(self) -> ServerSettings:
+        return self._catalogue.settings.server
+
+    async def index(self) -> list[IndexEntry]:
+        """Return every model that is served, is being loaded, or lies on disk."""
+        on_disk = await asyncio.to_thread(self._catalogue.names)
+        entries = {name: index_state(service) for name, service in self._engine.services.items()}
+        for name, version in self._loading.items():
+            entries.setdefault(name, IndexEntry(name=name, version=version, state="LOADING"))
+        for name, version in on_disk.items():
+            unloaded = IndexEntry(name=name, version=version, state="UNAVAILABLE", reason="unloaded")
+            entries.setdefault(name, unloaded)
+        return list(entries.values())
+
+    async def load(self, name: str, request: LoadRequest) -> None:
+        """Serve a model, or its newest version in place of the one that is served.
+
+        Raises `ModelNotFound`, `InvalidInput` or `LoadFailed`; what is served is then as it was.
+        """
+        await self._to_its_end(self._load(name, request))
+
+    async def unload(self, name: str) -> None:
+        """Serve a model no longer; what it has taken is finished. Raises `ModelNotFound`."""
+        await self._to_its_end(self._unload(name))
+
+    async def close(self) -> None:
+        """Give up what is being loaded. The engine ends the workers."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for upload in self._uploads.values():
+            upload.cleanup()
+        self._uploads.clear()
+
+    async def _to_its_end(self, change: Coroutine[Any, Any, T]) -> T:
+        """Run a change to its end, even if the client that asked for it does not wait."""
+        return await asyncio.shield(self._in_background(change))
+
+    def _in_background(self, change: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        task = self._loop.create_task(change)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        return self._locks.setdefault(name, asyncio.Lock())
+
+    async def _load(self, name: str, request: LoadRequest) -> None:
+        async with self._lock(name):
+            upload = await asyncio.to_thread(_written, name, request) if request.files else None
+            try:
+                source = await asyncio.to_thread(self._find, name, request, upload)
+                replaced = await self._replace(source)
+            except BaseException:
+                if upload is not None:
+                    upload.cleanup()
+                raise
+            old_upload = self._uploads.pop(name, None)
+            if upload is not None:
+                self._uploads[name] = upload
+        self._in_background(self._retire(replaced, old_upload))
+
+    async def _retire(self, replaced: Service | None, upload: "TemporaryDirectory[str] | None") -> None:
+        try:
+            if replaced is not None:
+                await self._engine.discard(replaced, self._server.drain_s)
+        finally:
+            if upload is not None:
+                upload.cleanup()
+
+    def _find(self, name: str, request: LoadRequest, upload: "TemporaryDirectory[str] | None") -> ModelSource:
+        if upload is None:
+            return self._catalogue.find(name, request.settings)
+        return self._catalogue.at(Path(upload.name) / name, name, {**request.settings, "path": None})
+
+    async def _replace(self, source: ModelSource) -> Service | None:
+        """Serve a model once it is ready; returns the service that it replaces."""
+        cores = self._cores_for(source.name)
+        deployment = await asyncio.to_thread(self._deployment, source, cores)
+        self._loading[source.name] = source.version
+        service = self._engine.prepare(deployment)
+        try:
+            await service.until_ready()
+        except BaseException as error:
+            service.abandon("it could not be loaded")
+            await self._engine.discard(service, 0.0)
+            if isinstance(error, ModelUnavailable):
+                raise LoadFailed(str(error)) from None
+            raise
+        finally:
+            self._loading.pop(source.name, None)
+        log.info("%s: version %s serves, plan %s", service.name, service.version, service.plan)
+        return self._engine.publish(service)
+
+    def _deployment(self, source: ModelSource, cores: tuple[int, ...]) -> Deployment:
+        return Deployment(
+            name=source.name,
+            version=source.version,
+            launch=launch_of(source),
+            settings=limits_of(source, self._server),
+            plan=plan_for(source, read_topology(), cores, self._profiler),
+        )
+
+    def _cores_for(self, name: str) -> tuple[int, ...]:
+        """Return the cores of the model that is replaced; for a new one the least used, an even share of all.
+
+        They are shared with whoever has them: under the leases nobody executes on a core that is in use.
+        """
+        served = self._engine.services.get(name)
+        if served is not None and (own := _cores_of(served)):
+            return own
+        server = self._server
+        cores = select_cores(read_topology(), None if server.cores is None else str(server.cores))
+        head = set(parse_cpu_list(server.head_cores)) if server.head_cores else set()
+        allowed = [core for core in cores if core not in head]
+        users = dict.fromkeys(allowed, 0)
+        for service in self._engine.services.values():
+            for core in _cores_of(service):
+                users[core] = users.get(core, 0) + 1
+        share = max(1, len(allowed) // (len(self._engine.services) + 1))
+        return tuple(sorted(sorted(allowed, key=lambda core: (users[core], core))[:share]))
+
+    async def _unload(self, name: str) -> None:
+        async with self._lock(name):
+            await self._engine.remove(name, self._server.drain_s)
+            if (upload := self._uploads.pop(name, None)) is not None:
+                upload.cleanup()
+
+
+def _cores_of(service: Service) -> tuple[int, ...]:
+    instances: Sequence[Any] = () if service.plan is None else service.plan.instances
+    return tuple(sorted({core for instance in instances for core in instance.cores}))
+
+
+def _written(name: str, request: LoadRequest) -> "TemporaryDirectory[str]":
+    """Return a folder of our own with the files that a client sent as a model folder of this name."""
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise InvalidInput(f"{name!r} is no name for a model")
+    folder = TemporaryDirectory(prefix="partita-")
+    for file, content in request.files.items():
+        path = Path(folder.name) / name / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
