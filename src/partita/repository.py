@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -51,7 +52,7 @@ class DiskRepository:
 
     async def index(self) -> list[IndexEntry]:
         """Return every model that is served, is being loaded, or lies on disk."""
-        on_disk = await asyncio.to_thread(self._catalogue.names)
+        on_disk = await self._aside(self._catalogue.names)
         entries = {name: index_state(service) for name, service in self._engine.services.items()}
         for name, version in self._loading.items():
             entries.setdefault(name, IndexEntry(name=name, version=version, state="LOADING"))
@@ -90,14 +91,22 @@ class DiskRepository:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    async def _aside(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Call something that waits for a disk, in a thread that ends with it."""
+        thread = ThreadPoolExecutor(1, "partita-repository")
+        try:
+            return await self._loop.run_in_executor(thread, call, *arguments)
+        finally:
+            thread.shutdown(wait=False)
+
     def _lock(self, name: str) -> asyncio.Lock:
         return self._locks.setdefault(name, asyncio.Lock())
 
     async def _load(self, name: str, request: LoadRequest) -> None:
         async with self._lock(name):
-            upload = await asyncio.to_thread(_written, name, request) if request.files else None
+            upload = await self._aside(_written, name, request) if request.files else None
             try:
-                source = await asyncio.to_thread(self._find, name, request, upload)
+                source = await self._aside(self._find, name, request, upload)
                 replaced = await self._replace(source)
             except BaseException:
                 if upload is not None:
@@ -124,7 +133,7 @@ class DiskRepository:
     async def _replace(self, source: ModelSource) -> Service | None:
         """Serve a model once it is ready; returns the service that it replaces."""
         cores = self._cores_for(source.name)
-        deployment = await asyncio.to_thread(self._deployment, source, cores)
+        deployment = await self._aside(self._deployment, source, cores)
         self._loading[source.name] = source.version
         service = self._engine.prepare(deployment)
         try:
