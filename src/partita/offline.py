@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from partita.core.errors import InvalidInput, QueueFull
+from partita.core.segments import segment_count, segment_rows
 from partita.embedded import Server
 from partita.sources import ModelSource
 
@@ -108,9 +109,9 @@ def _segments(
     arrays: Mapping[str, NDArray[Any]], total: int, step: int, *, batched: bool
 ) -> Iterator[Arrays]:
     """Yield the arrays' rows [s·step, (s+1)·step), or single items without the axis."""
-    for start in range(0, total, step):
-        rows = slice(start, start + step)
-        yield {name: array[rows] if batched else array[start] for name, array in arrays.items()}
+    for segment in range(segment_count(total, step)):
+        rows = segment_rows(segment, step, total)
+        yield {name: array[rows] if batched else array[rows.start] for name, array in arrays.items()}
 
 
 def _in_order(server: Server, model: str, segments: Iterator[Arrays], room: int) -> Iterator[Arrays]:
