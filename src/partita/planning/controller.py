@@ -1,0 +1,351 @@
+"""Adaptation of one model (DESIGN §4, Packrat §3.7, §3.8): from what the load looks like to a change of plan.
+
+Pure and driven by events: the live engine and the simulator tell it samples and what became of a switch, and
+ask it for decisions. It lives beside the estimator and the search because it needs both, and needs nothing of
+the machines: how a plan is carried out is the caller's affair. What it wants is compared with what is there
+anew in every interval, so that a change of the load during a switch waits, but is never lost.
+"""
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+from partita.core.errors import NoFeasiblePlan
+from partita.core.plan import Plan
+from partita.planning.choices import Choices
+from partita.planning.decisions import Action, Decision, Entry, Failed, Gained, Option, Reason, Seen
+from partita.planning.estimator import BatchSizeEstimator, EstimatorRules
+from partita.planning.load import RecentLoad, Sample
+from partita.planning.switching import History, SwitchRules, Verdict, judge, same_instances
+
+LOG_ENTRIES = 256
+DEEP = 4
+"""A depth of this many times B is more than a plan was made for."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    plan: Plan
+    text: str
+
+
+@dataclass(slots=True)
+class _Measuring:
+    """A switch that is done, whose gain is being measured."""
+
+    decision: Decision
+    cost_s: float
+    from_s: float
+    until_s: float
+    answered: int = 0
+    latency_s: float = 0.0
+
+
+class Controller:
+    """Decides for one model. `observe` every `sample_s`, then `decide`; carry out what it says."""
+
+    def __init__(
+        self,
+        choices: Choices,
+        plan: Plan,
+        *,
+        now_s: float,
+        estimator: EstimatorRules | None = None,
+        switching: SwitchRules | None = None,
+        log_entries: int = LOG_ENTRIES,
+    ) -> None:
+        self.plan = plan
+        """The plan that serves; during a switch still the old one."""
+        self.estimator_rules = estimator or EstimatorRules(max_batch=choices.max_batch)
+        self.switch_rules = switching or SwitchRules()
+        self.estimator = BatchSizeEstimator(self.estimator_rules, batch=plan.batch, now_s=now_s)
+        self.history = History()
+        self.log: deque[Entry] = deque(maxlen=log_entries)
+        self.switches = self.rebatches = self.failures = 0
+        self._choices = choices
+        self._load = RecentLoad(self.estimator_rules, self.estimator)
+        self._switching: Decision | None = None
+        self._asked: _Asked | None = None
+        self._looks_again = False
+        self._measuring: _Measuring | None = None
+        self._next_number = 1
+
+    @property
+    def sample_s(self) -> float:
+        """How often to call `observe` and `decide`, seconds."""
+        return self.estimator_rules.sample_s
+
+    @property
+    def switching(self) -> Decision | None:
+        """The switch that is under way; None where there is none."""
+        return self._switching
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def observe(self, sample: Sample) -> None:
+        """Take what happened since the last sample."""
+        self.estimator.observe(sample.depth)
+        self._load.add(sample)
+        self._measure(sample)
+
+    def ask(self, plan: Plan, text: str, choices: Choices | None = None) -> None:
+        """Change to this plan whatever it gains, as when the cores changed; with `choices`, plan by them now.
+
+        During a switch it waits until that has ended; of several that wait, the last one counts.
+        """
+        self._asked = _Asked(plan, text)
+        if choices is not None:
+            self._choices = choices
+
+    def switched(self, now_s: float, *, cost_s: float | None = None) -> None:
+        """The switch is done: the new plan serves. `cost_s` is what it cost; default: the time it took."""
+        decision = self._end_switch()
+        assert decision.target is not None
+        took_s = now_s - decision.now_s if cost_s is None else cost_s
+        known = self.history.cost_s
+        cost = took_s if known is None else (known + took_s) / 2.0
+        self.history = replace(self.history, failures=0, cost_s=cost)
+        self.plan = decision.target
+        interval_s = self.estimator_rules.interval_s
+        self._measuring = _Measuring(decision, took_s, now_s + interval_s, now_s + 2 * interval_s)
+
+    def switch_failed(self, now_s: float, reason: str) -> None:
+        """The switch failed and the old plan serves on. It is tried again after a pause, if still wanted."""
+        decision = self._end_switch()
+        assert decision.target is not None
+        self.failures += 1
+        failures = self.history.failures + 1
+        self.history = replace(self.history, failures=failures, failed_s=now_s)
+        again_s = now_s + self.switch_rules.backoff_s(failures)
+        self.log.append(
+            Failed(
+                number=decision.number,
+                now_s=now_s,
+                plan=self.plan,
+                target=decision.target,
+                text=reason,
+                failures=failures,
+                again_s=again_s,
+            )
+        )
+
+    def _end_switch(self) -> Decision:
+        assert self._switching is not None, "no switch is under way"
+        decision, self._switching = self._switching, None
+        return decision
+
+    # --- decisions --------------------------------------------------------------------------------
+
+    def decide(self, now_s: float) -> Decision | None:
+        """Return a decision if it is time for one. A rebatch counts as done; a switch has to be reported."""
+        if self._asked is not None:
+            return self._do_asked(now_s) if self._switching is None else None
+        is_due = self.estimator.is_due(now_s) or (self._looks_again and self._switching is None)
+        if is_due and self._load.is_new:
+            return self._compare(now_s)
+        return self._widen(now_s) if self._switching is None else None
+
+    def _do_asked(self, now_s: float) -> Decision:
+        assert self._asked is not None
+        asked, self._asked = self._asked, None
+        self.estimator.compared(now_s)
+        action = _change(self.plan, asked.plan)
+        verdict = Verdict(action, Reason.ASKED, asked.text)
+        decision = self._decision(now_s, self._load.seen(self.plan), asked.plan.batch, verdict)
+        return self._note(decision) if action is Action.STAY else self._enact(decision, asked.plan)
+
+    def _compare(self, now_s: float) -> Decision | None:
+        seen = self._load.seen(self.plan)
+        if self._load.has_patience and not self._is_settled(seen):
+            return None  # looked at again with the next sample
+        self.estimator.compared(now_s)
+        self._load.compared()
+        self._looks_again = self._switching is not None
+        if self._switching is not None:
+            text = f"a switch to {self._switching.target} is under way; looked at again when it has ended"
+            return self._stay(now_s, seen, Reason.SWITCHING, text)
+        if seen.rate == 0.0 and seen.depth < 1.0:
+            return self._stay(now_s, seen, Reason.NO_LOAD, "nothing came")
+        try:
+            return self._choose(now_s, seen)
+        except NoFeasiblePlan as error:
+            return self._stay(now_s, seen, Reason.NO_PLAN, str(error))
+
+    def _is_settled(self, seen: Seen) -> bool:
+        """Whether the load looks as if it stayed; a depth that gathers under too much load never does."""
+        return seen.settled and (self.estimator.agrees or self._is_overloaded(seen))
+
+    def _is_overloaded(self, seen: Seen) -> bool:
+        return seen.rate > self.switch_rules.max_load * self._choices.items_per_s(self.plan)
+
+    def _stay(self, now_s: float, seen: Seen, reason: Reason, text: str) -> Decision:
+        return self._note(self._decision(now_s, seen, seen.batch, Verdict(Action.STAY, reason, text)))
+
+    def _choose(self, now_s: float, seen: Seen) -> Decision:
+        batch, overloaded = self._wanted(seen)
+        choices = self._choices
+        stay = self._option(Action.STAY, self.plan, batch)
+        same = choices.rebatched(self.plan, batch)
+        rebatch = None if same is None else self._option(Action.REBATCH, same, batch)
+        switch = self._option(Action.SWITCH, choices.best(batch), batch)
+        verdict = judge(
+            self.switch_rules,
+            self.history,
+            interval_s=self.estimator_rules.interval_s,
+            now_s=now_s,
+            batch=batch,
+            overloaded=overloaded,
+            stay=stay,
+            rebatch=rebatch,
+            switch=switch,
+        )
+        considered = tuple(option for option in (stay, rebatch, switch) if option is not None)
+        decision = self._decision(now_s, seen, batch, verdict, considered)
+        if verdict.action is Action.STAY:
+            return self._note(decision)
+        assert verdict.option is not None
+        return self._enact(decision, verdict.option.plan)
+
+    def _wanted(self, seen: Seen) -> tuple[int, bool]:
+        """Return the batch size to plan for, and whether today's plan cannot carry the load.
+
+        Where it cannot, the depth is what has gathered and says nothing of a batch size: then it is the
+        least that carries the load with something to spare. Where it can, it is B̃, or the least above it
+        that carries the load: a plan for fewer items at once may have less capacity than there is load.
+        """
+        choices, rules = self._choices, self.switch_rules
+        overloaded = self._is_overloaded(seen)
+        share = rules.planned_load if overloaded else rules.max_load
+        batch = min(seen.batch, choices.max_batch)
+        if overloaded:
+            batch = 1
+        elif seen.timeout_share >= self.estimator_rules.timeout_share:
+            # Batches hardly ever fill, so B is what really comes together.
+            batch = max(1, min(batch, int(seen.together)))
+        capacity = share * choices.items_per_s(choices.best(batch))
+        best, most = batch, capacity
+        while capacity < seen.rate and batch < choices.max_batch:
+            batch = min(2 * batch, choices.max_batch)
+            capacity = share * choices.items_per_s(choices.best(batch))
+            if capacity > most:
+                best, most = batch, capacity
+        return (batch if capacity >= seen.rate else best), overloaded
+
+    def _widen(self, now_s: float) -> Decision | None:
+        """Let the instances take more items at once as soon as their batch sizes alone cannot carry the load.
+
+        It costs nothing, so it need not wait for the end of an interval.
+        """
+        depth = self.estimator.depth
+        if depth is None or depth < DEEP * self.plan.batch or self.plan.batch >= self._choices.max_batch:
+            return None
+        capacity = self._choices.items_per_s(self.plan)
+        seen = self._load.seen(self.plan)
+        if not self._is_overloaded(seen):
+            return None
+        batch = min(max(seen.batch, DEEP * self.plan.batch), self._choices.max_batch)
+        wider = self._choices.rebatched(self.plan, batch)
+        if wider is None:
+            return None
+        gain = self._choices.items_per_s(wider) / capacity - 1.0
+        if gain < self.switch_rules.rebatch_gain:
+            return None
+        text = (
+            f"{seen.rate:.3g} items/s are more than the {capacity:.3g} that {self.plan} can do; {wider} can "
+            f"do {gain:.0%} more, and no worker is touched"
+        )
+        options = (self._option(Action.STAY, self.plan, batch), self._option(Action.REBATCH, wider, batch))
+        verdict = Verdict(Action.REBATCH, Reason.LOAD, text, options[1], gain)
+        return self._enact(self._decision(now_s, seen, batch, verdict, options), wider)
+
+    def _option(self, action: Action, plan: Plan, batch: int) -> Option:
+        choices = self._choices
+        return Option(
+            action=action,
+            plan=plan,
+            latency_ms=choices.latency_ms(plan, batch),
+            items_per_s=choices.items_per_s(plan),
+        )
+
+    def _enact(self, decision: Decision, target: Plan) -> Decision:
+        """Note a change of plan as decided."""
+        decision = replace(decision, target=target)
+        if decision.action is Action.SWITCH:
+            self.switches += 1
+            self._switching = decision
+            self._measuring = None
+            self.history = replace(self.history, last_switch_s=decision.now_s)
+        else:
+            self.rebatches += 1
+            self.plan = target
+        return self._note(decision)
+
+    def _note(self, decision: Decision) -> Decision:
+        """Log a decision; one to stay that was made just before for the same reason is counted instead."""
+        before = self.log[-1] if self.log else None
+        if (
+            isinstance(before, Decision)
+            and decision.action is before.action is Action.STAY
+            and (before.reason, before.batch, before.plan) == (decision.reason, decision.batch, decision.plan)
+        ):
+            decision = replace(decision, number=before.number, repeated=before.repeated + 1)
+            self.log[-1] = decision
+            return decision
+        self._next_number += 1
+        self.log.append(decision)
+        return decision
+
+    def _decision(
+        self, now_s: float, seen: Seen, batch: int, verdict: Verdict, considered: tuple[Option, ...] = ()
+    ) -> Decision:
+        cost_s = self.switch_rules.cost_s if self.history.cost_s is None else self.history.cost_s
+        return Decision(
+            number=self._next_number,
+            now_s=now_s,
+            seen=seen,
+            action=verdict.action,
+            reason=verdict.reason,
+            text=verdict.text,
+            batch=batch,
+            plan=self.plan,
+            considered=considered,
+            expected_gain=verdict.gain,
+            cost_s=cost_s if verdict.action is Action.SWITCH else 0.0,
+        )
+
+    def _measure(self, sample: Sample) -> None:
+        measuring = self._measuring
+        if measuring is None or sample.now_s <= measuring.from_s:
+            return
+        measuring.answered += sample.answered
+        measuring.latency_s += sample.latency_s
+        if sample.now_s < measuring.until_s:
+            return
+        self._measuring = None
+        decision = measuring.decision
+        before_s = decision.seen.latency_s
+        after_s = measuring.latency_s / measuring.answered if measuring.answered else None
+        self.log.append(
+            Gained(
+                number=decision.number,
+                now_s=sample.now_s,
+                plan=self.plan,
+                expected_gain=decision.expected_gain,
+                gain=before_s / after_s - 1.0 if before_s and after_s else None,
+                latency_before_s=before_s,
+                latency_after_s=after_s,
+                depth_before=decision.seen.depth,
+                depth_after=self.estimator.depth or 0.0,
+                cost_s=measuring.cost_s,
+            )
+        )
+
+
+def _change(plan: Plan, asked: Plan) -> Action:
+    """Return what it takes to get from one plan to the other; cores count where the other one has them."""
+    if not same_instances(plan, asked):
+        return Action.SWITCH
+    cores = [instance.cores for instance in asked.instances]
+    if any(cores) and cores != [instance.cores for instance in plan.instances]:
+        return Action.SWITCH
+    before = [(i.batch, i.executions) for i in plan.instances]
+    return Action.STAY if before == [(i.batch, i.executions) for i in asked.instances] else Action.REBATCH
