@@ -121,8 +121,8 @@ class Server:
         return self._head
 
     def url(self, port: str = "http") -> str:
-        """Return ``http://HOST:PORT`` of an open port."""
-        return f"http://{self.head.ports[port]}"
+        """Return ``http://HOST:PORT`` (or ``https``) of an open port."""
+        return f"{self.head.scheme}://{self.head.ports[port]}"
 
     # --- asking -----------------------------------------------------------------------------------
 

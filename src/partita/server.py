@@ -115,7 +115,7 @@ def _abandon(head: Head, reason: str) -> None:
 
 def _announce(head: Head, planned: list[Deployment], *, as_json: bool) -> None:
     for name, address in head.ports.items():
-        log.info("%s on %s%s", name, "" if name == "grpc" else "http://", address)
+        log.info("%s on %s%s", name, "" if name == "grpc" else f"{head.scheme}://", address)
     if as_json:
         document = {
             "ports": {name: str(address) for name, address in head.ports.items()},

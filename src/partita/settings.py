@@ -135,6 +135,12 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     policy: PolicyName = "eager"
     drain_s: Wait = 30.0
     """How long requests in hand may take to finish after SIGTERM."""
+    tls_certificate: str | None = None
+    """PEM file of the server's certificate and those between it and its root; None = no TLS."""
+    tls_key: str | None = None
+    """PEM file of its key, without a password."""
+    tls_client_ca: str | None = None
+    """PEM file of who signs clients' certificates; None = clients need none."""
     max_body_bytes: Positive = 64 << 20
     max_header_bytes: Positive = 16 << 10
     max_connections: Positive = 4096
@@ -150,6 +156,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check_cores(self.cores)
         _check_cores(self.head_cores)
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key are of use only together")
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            raise ValueError("tls_client_ca needs tls_certificate and tls_key")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,12 +258,17 @@ def _read_all(raw: dict[str, Any], *, where: str) -> Settings:
 
 
 def _paths_beside(settings: Settings, folder: Path) -> Settings:
-    """Return the settings with models' relative paths taken from the folder of the file that names them."""
+    """Return the settings with relative paths of models and certificates taken from the folder of the file
+    that names them.
+    """
     models = {
         name: msgspec.structs.replace(model, path=str(folder / model.path)) if model.path else model
         for name, model in settings.model.items()
     }
-    return msgspec.structs.replace(settings, model=models)
+    names = ("tls_certificate", "tls_key", "tls_client_ca")
+    given = {name: path for name in names if (path := getattr(settings.server, name)) is not None}
+    server = msgspec.structs.replace(settings.server, **{n: str(folder / p) for n, p in given.items()})
+    return msgspec.structs.replace(settings, server=server, model=models)
 
 
 def _read_server(table: Any, *, where: str, strict: bool = True) -> ServerSettings:

@@ -86,7 +86,7 @@ def test_compression_both_ways(server: Server, client: Any, algorithm: str) -> N
         "linear",
         [tensor],
         request_compression_algorithm=algorithm,
-        response_compression_algorithm="gzip",
+        response_compression_algorithm=algorithm,
     )
     np.testing.assert_allclose(answer.as_numpy("y"), server.predict("linear", x)["y"], rtol=1e-6)
 

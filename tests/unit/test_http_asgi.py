@@ -22,7 +22,7 @@ class Asked:
 
     def __init__(self, app: Any) -> None:
         loop = asyncio.get_running_loop()
-        self.bridge = AsgiBridge(app, loop)
+        self.bridge = AsgiBridge(app, loop, max_body_bytes=1 << 20)
         door = Door(Inference(Engine(loop), max_body_bytes=1000), self.bridge)
         self.transport = FakeTransport()
         self.connection = Connection(Listener(door, HttpLimits(), loop))

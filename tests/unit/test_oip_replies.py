@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,8 @@ def wanted(name: str, **parameters: Any) -> dict[str, Any]:
     return {"name": name, "parameters": parameters}
 
 
-def reply(asked: Template, *, gzip: bool = False, shapes: Any = SHAPES, outputs: Any = OUTPUTS) -> bytes:
-    return Replies("m", "3", SIGNATURE).response(asked, outputs, shapes, gzip=gzip)
+def reply(asked: Template, *, coding: str = "", shapes: Any = SHAPES, outputs: Any = OUTPUTS) -> bytes:
+    return Replies("m", "3", SIGNATURE).response(asked, outputs, shapes, coding)
 
 
 def split(response: bytes) -> tuple[dict[str, str], dict[str, Any], bytes]:
@@ -55,6 +56,8 @@ def split(response: bytes) -> tuple[dict[str, str], dict[str, Any], bytes]:
     assert int(headers["content-length"]) == len(body)
     if headers.get("content-encoding") == "gzip":
         body = gzip.decompress(body)
+    elif headers.get("content-encoding") == "deflate":
+        body = zlib.decompress(body)
     length = int(headers.get("inference-header-content-length", len(body)))
     return headers, json.loads(body[:length]), body[length:]
 
@@ -151,21 +154,22 @@ def test_a_head_that_depends_on_the_data_is_not_remembered(asked: Template) -> N
 # --- compression ----------------------------------------------------------------------------------
 
 
-def test_a_large_response_is_compressed_where_the_client_takes_it() -> None:
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+def test_a_large_response_is_compressed_where_the_client_takes_it(coding: str) -> None:
     y = np.zeros((2, 1000), np.float32)
     outputs, shapes = [y.tobytes(), *OUTPUTS[1:]], ((2, 1000), *SHAPES[1:])
     for form in ({}, {"binary_data": True}):
         asked = template(wanted("y", **form))
-        plain, packed = (reply(asked, gzip=g, outputs=outputs, shapes=shapes) for g in (False, True))
+        plain, packed = (reply(asked, coding=c, outputs=outputs, shapes=shapes) for c in ("", coding))
         assert len(packed) < len(plain) / 4
-        assert split(packed)[0]["content-encoding"] == "gzip"
+        assert split(packed)[0]["content-encoding"] == coding
         assert split(packed)[1:] == split(plain)[1:]
         assert reply(asked, outputs=outputs, shapes=shapes) == plain
 
 
 def test_a_small_response_is_not_compressed() -> None:
     asked = template(wanted("y", binary_data=True))
-    assert "content-encoding" not in split(reply(asked, gzip=True))[0]
+    assert "content-encoding" not in split(reply(asked, coding="gzip"))[0]
 
 
 # --- classification -------------------------------------------------------------------------------
@@ -182,7 +186,7 @@ def classes(array: NDArray[Any], k: int, *, batched: bool = True) -> list[list[s
     tensor = {"name": "x", "datatype": "FP32", "shape": [1] * (1 + batched), "data": [0]}
     document = {"inputs": [tensor], "outputs": [wanted("y", classification=k)]}
     asked = make_template(parse_infer_request(json.dumps(document).encode()), signature)
-    response = Replies("m", "1", signature).response(asked, [array.tobytes()], (array.shape,), gzip=False)
+    response = Replies("m", "1", signature).response(asked, [array.tobytes()], (array.shape,))
     (output,) = split(response)[1]["outputs"]
     assert output["datatype"] == "BYTES"
     data, shape = output["data"], output["shape"]

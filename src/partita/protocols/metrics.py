@@ -1,6 +1,6 @@
 """Prometheus metrics, made from the engine's counters when they are asked for, off the request path."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -17,15 +17,17 @@ from starlette.routing import Route
 from partita.engine.engine import Engine
 from partita.engine.service import Service
 from partita.engine.statistics import LATENCY_BOUNDS_S
+from partita.protocols.http.listener import Listener
 
 _LABELS = ("model", "version")
 
 
 class EngineCollector:
-    """Collects all services' counters at scrape time."""
+    """Collects the counters of all services and ports at scrape time."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, listeners: Mapping[str, Listener]) -> None:
         self._engine = engine
+        self._listeners = listeners
 
     def collect(self) -> Iterable[Metric]:
         """Yield every metric family."""
@@ -34,6 +36,7 @@ class EngineCollector:
         yield from _batches(services)
         yield from _gauges(services)
         yield _latency(services)
+        yield from _ports(self._listeners)
 
 
 def _key(service: Service) -> tuple[str, str]:
@@ -123,10 +126,24 @@ def _latency(services: list[Service]) -> Metric:
     return family
 
 
-def metrics_route(engine: Engine) -> Route:
-    """Return ``GET /metrics`` over an engine."""
+def _ports(listeners: Mapping[str, Listener]) -> Iterable[Metric]:
+    refusals = CounterMetricFamily(
+        "partita_http_refusals",
+        "Requests refused by their framing, size or slowness, and connections over the limit, by status.",
+        labels=("port", "status"),
+    )
+    connections = GaugeMetricFamily("partita_http_connections", "Open connections.", labels=("port",))
+    for name, listener in listeners.items():
+        for status, count in sorted(listener.refusals.items()):
+            refusals.add_metric((name, str(status)), count)
+        connections.add_metric((name,), listener.connections)
+    yield from (refusals, connections)
+
+
+def metrics_route(engine: Engine, listeners: Mapping[str, Listener]) -> Route:
+    """Return ``GET /metrics`` over an engine and the HTTP ports by name."""
     registry = CollectorRegistry()
-    registry.register(EngineCollector(engine))
+    registry.register(EngineCollector(engine, listeners))
 
     async def metrics(request: Request) -> Response:  # noqa: ARG001
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -15,6 +15,7 @@ from partita.protocols.grpc.methods import AsyncMethod, GrpcMethods, GrpcReposit
 from partita.protocols.grpc.schema import SERVICE
 from partita.protocols.grpc.status import status_of
 from partita.protocols.http.listener import HttpLimits
+from partita.system.certificates import Certificate
 
 UNLIMITED = -1
 
@@ -28,8 +29,11 @@ class GrpcServer:
         repository: GrpcRepository,
         limits: HttpLimits,
         loop: asyncio.AbstractEventLoop,
+        *,
+        tls: Certificate | None = None,
     ) -> None:
         self._engine = engine
+        self._tls = tls
         self._repository = repository
         self._limits = limits
         self._loop = loop
@@ -40,7 +44,11 @@ class GrpcServer:
         server = grpc.aio.server(options=_options(self._limits))
         server.add_generic_rpc_handlers((self._handlers(),))
         try:
-            bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            if self._tls is None:
+                bound = server.add_insecure_port(place)
+            else:
+                bound = server.add_secure_port(place, _credentials(self._tls))
         except RuntimeError as error:
             raise InvalidInput(f"cannot listen on {host}:{port} for gRPC: {error}") from error
         await server.start()
@@ -85,6 +93,26 @@ def _answering(method: AsyncMethod) -> Callable[[Any, Any], Awaitable[Any]]:
             await context.abort(status_of(error), str(error))
 
     return answer
+
+
+def _credentials(certificate: Certificate) -> grpc.ServerCredentials:
+    """Return credentials that take a renewed certificate for new connections."""
+
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([certificate.pem], certificate.client_ca)
+
+    last = certificate.pem
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal last
+        if certificate.pem is last:
+            return None
+        last = certificate.pem
+        return configuration()
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(), fetch, require_client_authentication=certificate.client_ca is not None
+    )
 
 
 def _options(limits: HttpLimits) -> list[tuple[str, int]]:

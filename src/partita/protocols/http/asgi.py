@@ -6,6 +6,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message
 
+from partita.core.errors import InvalidRequest, PayloadTooLarge
+from partita.protocols.http.compression import COMPRESS_FROM_BYTES, compressed, decompressed
 from partita.protocols.http.connection import Connection
 from partita.protocols.http.heads import RequestHead
 from partita.protocols.http.responses import error_response, response_head
@@ -16,14 +18,23 @@ log = logging.getLogger(__name__)
 class AsgiBridge:
     """Runs one application call per request and sends what it answered as one response."""
 
-    def __init__(self, app: ASGIApp, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, app: ASGIApp, loop: asyncio.AbstractEventLoop, *, max_body_bytes: int) -> None:
         self._app = app
         self._loop = loop
+        self._max_body_bytes = max_body_bytes
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, connection: Connection, head: RequestHead, data: bytes, start: int) -> None:
         """Start the application on a request whose body is ``data[start:]``."""
-        task = self._loop.create_task(self._run(connection, head, data[start:]))
+        body = data[start:]
+        if head.content_encoding not in ("", "identity"):
+            try:
+                body = decompressed(body, head.content_encoding, max_bytes=self._max_body_bytes)
+            except InvalidRequest as error:
+                status = 413 if isinstance(error, PayloadTooLarge) else 400
+                connection.respond(error_response(status, str(error), close=False))
+                return
+        task = self._loop.create_task(self._run(connection, head, body))
         connection.pending = task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -66,6 +77,9 @@ class AsgiBridge:
             return
         content = b"".join(parts)
         headers = [(k, v) for k, v in start["headers"] if k.lower() != b"content-length"]
+        if head.response_coding and len(content) >= COMPRESS_FROM_BYTES:
+            content = compressed(content, head.response_coding)
+            headers.append((b"content-encoding", head.response_coding.encode()))
         text = response_head(start["status"], headers, len(content))
         connection.respond(text if head.method == "HEAD" else text + content)
 
@@ -76,7 +90,7 @@ def _scope(connection: Connection, head: RequestHead) -> dict[str, Any]:
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": head.http_version,
         "method": head.method,
-        "scheme": "http",
+        "scheme": "http" if connection.transport.get_extra_info("ssl_object") is None else "https",
         "path": head.path,
         "raw_path": head.raw_path,
         "query_string": head.query,

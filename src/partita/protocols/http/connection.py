@@ -55,6 +55,7 @@ class Connection(asyncio.Protocol):
         self.since_tick = self._listener.tick
         if not self._listener.admit(self):
             limit = self._listener.limits.max_connections
+            self._listener.count_refusal(503)
             self.transport.write(error_response(503, f"more than max_connections = {limit} connections"))
             self._linger()
             return
@@ -237,6 +238,9 @@ class Connection(asyncio.Protocol):
         self._parts = []
         self._chunked = None
         self.since_tick = self._listener.tick
+        if not self.transport.can_write_eof():  # over TLS, whose end is told to the client by itself
+            self.transport.close()
+            return
         self.transport.write_eof()
         if not self._reading:
             self._reading = True

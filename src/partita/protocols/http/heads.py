@@ -11,6 +11,7 @@ from typing import Any
 import httptools
 
 from partita.core.errors import InvalidRequest
+from partita.protocols.http.compression import accepted_coding
 
 MEMO_ENTRIES = 2048
 MEMO_HEAD_BYTES = 2048
@@ -39,7 +40,8 @@ class RequestHead:
     inference_header_length: int | None
     """``Inference-Header-Content-Length``; None = the body is all JSON."""
     content_encoding: str
-    accepts_gzip: bool
+    response_coding: str
+    """Content coding that a large response may come in; empty = none."""
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first header of this lower-case name."""
@@ -110,7 +112,7 @@ def _head(parser: Any, collector: _Collector, version: str) -> RequestHead:
         expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
         inference_header_length=_number(headers, b"inference-header-content-length"),
         content_encoding=headers.get(b"content-encoding", b"").decode("latin-1").strip().lower(),
-        accepts_gzip=_accepts_gzip(headers.get(b"accept-encoding", b"")),
+        response_coding=accepted_coding(headers.get(b"accept-encoding", b"")),
     )
 
 
@@ -123,15 +125,6 @@ def _asks_to_close(headers: list[tuple[bytes, bytes]]) -> bool:
         name == b"connection" and b"close" in [option.strip() for option in value.lower().split(b",")]
         for name, value in headers
     )
-
-
-def _accepts_gzip(value: bytes) -> bool:
-    """Whether ``gzip`` is listed, and not with a weight of 0."""
-    for coding in value.lower().replace(b" ", b"").split(b","):
-        name, weighted, weight = coding.partition(b";q=")
-        if name == b"gzip":
-            return not weighted or bool(weight.strip(b"0."))
-    return False
 
 
 def _unquoted(path: bytes) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,8 +38,16 @@ class Handler(Protocol):
 class Listener:
     """Accepts connections on one address and sees to their time limits."""
 
-    def __init__(self, handler: Handler, limits: HttpLimits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        limits: HttpLimits,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.handler = handler
+        self._tls = tls
         self.limits = limits
         self.loop = loop
         self.heads = HeadMemo()
@@ -55,7 +64,13 @@ class Listener:
         """Listen; returns the port (a free one is chosen for 0). Raises `InvalidInput` if it is taken."""
         try:
             self._server = await self.loop.create_server(
-                lambda: Connection(self), host, port, backlog=4096, reuse_address=True
+                lambda: Connection(self),
+                host,
+                port,
+                backlog=4096,
+                reuse_address=True,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else self.limits.header_timeout_s,
             )
         except OSError as error:
             raise InvalidInput(f"cannot listen on {host}:{port}: {error.strerror or error}") from error

@@ -1,6 +1,5 @@
 """The request path: from a complete HTTP request to the engine, and from its answer to bytes."""
 
-import zlib
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -13,6 +12,7 @@ from partita.core.tensors import DataType
 from partita.engine.engine import Engine
 from partita.engine.request import Buffer, Request, Shapes
 from partita.engine.service import Service
+from partita.protocols.http.compression import decompressed
 from partita.protocols.http.connection import Connection
 from partita.protocols.http.heads import RequestHead
 from partita.protocols.http.responses import error_response
@@ -90,7 +90,7 @@ class Inference:
     ) -> None:
         """Take a request whose JSON part was not seen before, or is not to be remembered."""
         if head.content_encoding and head.content_encoding != "identity":
-            data, start = self._decompressed(data, start, head.content_encoding), 0
+            data, start = decompressed(data[start:], head.content_encoding, max_bytes=self._max_body_bytes), 0
         length = head.inference_header_length
         if length is None:
             text, binary = data[start:] if start else data, len(data)
@@ -186,32 +186,18 @@ class Inference:
                 buffers, template.n_items, template.layout, self, context, template.deadline_s
             )
 
-    def _decompressed(self, data: bytes, start: int, encoding: str) -> bytes:
-        if encoding not in ("gzip", "deflate"):
-            raise InvalidRequest(f"content encoding {encoding!r} is not supported; use gzip or deflate")
-        unpacker = zlib.decompressobj(wbits=31 if encoding == "gzip" else 15)
-        try:
-            body = unpacker.decompress(data[start:], self._max_body_bytes + 1)
-        except zlib.error as error:
-            raise InvalidRequest(f"the body is not {encoding}: {error}") from None
-        if len(body) > self._max_body_bytes:
-            raise PayloadTooLarge(f"the decompressed body is over max_body_bytes = {self._max_body_bytes}")
-        if not unpacker.eof:
-            raise InvalidRequest(f"the {encoding} body ends early")
-        return body
-
     # --- Sink -------------------------------------------------------------------------------------
 
     def answered(self, request: Request, outputs: Sequence[Buffer], shapes: Shapes) -> None:
         """Write the response straight from the worker's memory."""
         connection, template, service = request.context
-        gzip = connection.head.accepts_gzip
+        coding = connection.head.response_coding
         start = template.heads.get(shapes)
-        if start is not None and not gzip and len(template.outputs) == 1:
+        if start is not None and not coding and len(template.outputs) == 1:
             connection.respond(start + outputs[template.outputs[0].index])
             return
         try:
-            response = service.memo["oip"].replies.response(template, outputs, shapes, gzip=gzip)
+            response = service.memo["oip"].replies.response(template, outputs, shapes, coding)
         except RequestError as error:
             response = _error(error)
         connection.respond(response)

@@ -9,6 +9,7 @@ import numpy as np
 from partita.core.errors import InvalidRequest
 from partita.core.tensors import DataType, Signature
 from partita.engine.request import Buffer, Shapes
+from partita.protocols.http.compression import COMPRESS_FROM_BYTES, compressed
 from partita.protocols.http.responses import response_head
 from partita.protocols.oip.templates import Template, WantedOutput
 
@@ -16,8 +17,6 @@ _BINARY_TYPE = (b"content-type", b"application/octet-stream")
 _JSON_TYPE = (b"content-type", b"application/json")
 MEMO_HEADS = 64
 """Most output shapes for which one template keeps heads."""
-COMPRESS_FROM_BYTES = 1024
-"""Smaller responses are not worth compressing."""
 
 
 class Replies:
@@ -30,9 +29,14 @@ class Replies:
         self._version = version
         self._signature = signature
 
-    def response(self, template: Template, outputs: Sequence[Buffer], shapes: Shapes, *, gzip: bool) -> bytes:
-        """Return the whole response; raises `InvalidRequest` if an output cannot have the form asked for."""
-        if not gzip:
+    def response(
+        self, template: Template, outputs: Sequence[Buffer], shapes: Shapes, coding: str = ""
+    ) -> bytes:
+        """Return the whole response, a large one in the content coding.
+
+        Raises `InvalidRequest` if an output cannot have the form asked for.
+        """
+        if not coding:
             head = template.heads.get(shapes)
             if head is not None:
                 return b"".join((head, *(outputs[w.index] for w in template.outputs)))
@@ -42,10 +46,10 @@ class Replies:
         headers = [_JSON_TYPE]
         if binaries:
             headers = [_BINARY_TYPE, (b"inference-header-content-length", b"%d" % len(text))]
-        if gzip and length >= COMPRESS_FROM_BYTES:
-            return _compressed(headers, b"".join((text, *binaries)))
+        if coding and length >= COMPRESS_FROM_BYTES:
+            return _compressed(headers, b"".join((text, *binaries)), coding)
         head = response_head(200, headers, length) + text
-        if self._is_constant(template) and not gzip:
+        if self._is_constant(template) and not coding:
             if len(template.heads) >= MEMO_HEADS:
                 template.heads.clear()
             template.heads[shapes] = head
@@ -98,11 +102,9 @@ def _json_values(name: str, datatype: DataType, shape: tuple[int, ...], data: An
     return unpack_json(name, datatype, shape, data)
 
 
-def _compressed(headers: list[tuple[bytes, bytes]], body: bytes) -> bytes:
-    import gzip
-
-    packed = gzip.compress(body, compresslevel=1)
-    return response_head(200, [*headers, (b"content-encoding", b"gzip")], len(packed)) + packed
+def _compressed(headers: list[tuple[bytes, bytes]], body: bytes, coding: str) -> bytes:
+    packed = compressed(body, coding)
+    return response_head(200, [*headers, (b"content-encoding", coding.encode())], len(packed)) + packed
 
 
 def _classes(

@@ -1,0 +1,169 @@
+"""The head's ports: what listens where, over which protocol, within which limits, with which certificate."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+
+from partita.core.errors import MissingExtra
+from partita.engine.engine import Engine
+from partita.protocols.access import Access
+from partita.protocols.door import Door
+from partita.protocols.http.asgi import AsgiBridge
+from partita.protocols.http.listener import Handler, HttpLimits, Listener
+from partita.protocols.management import management_application
+from partita.protocols.metrics import metrics_route
+from partita.protocols.oip.application import Application
+from partita.protocols.oip.inference import Inference
+from partita.protocols.oip.repository_routes import RepositoryRoutes
+from partita.protocols.repository import Repository
+from partita.settings import GRPC_EXTRA, ServerSettings
+from partita.system.addresses import Address
+from partita.system.certificates import Certificate, CertificateFiles
+from partita.system.descriptors import allow_descriptors
+
+if TYPE_CHECKING:
+    from partita.protocols.grpc.server import GrpcServer
+
+log = logging.getLogger("partita")
+
+RENEWAL_S = 5.0
+"""How often certificate files are looked at."""
+OTHER_DESCRIPTORS = 512
+"""Open files that are not clients: channels, memory and processes of workers, the runtime's own."""
+
+
+class Ports:
+    """Opens what the settings name, and closes it."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        engine: Engine,
+        repository: Repository,
+        access: Access,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.addresses: dict[str, Address] = {}
+        """Where each port really listens, by its setting's name."""
+        self._settings = settings
+        self._engine = engine
+        self._repository = repository
+        self._access = access if settings.management is not None else None
+        self._loop = loop
+        self._listeners: dict[str, Listener] = {}
+        self._bridges: list[AsgiBridge] = []
+        self._grpc: GrpcServer | None = None
+        self._certificate: Certificate | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def scheme(self) -> str:
+        """``http`` or ``https``."""
+        return "http" if self._settings.tls_certificate is None else "https"
+
+    async def open(self) -> None:
+        """Open every port. Raises `InvalidInput` for one that is taken, or a wrong certificate."""
+        settings = self._settings
+        self._read_certificate()
+        self._allow_connections()
+        repository = RepositoryRoutes(self._repository, self._access)
+        if settings.http is not None:
+            app = self._bridge(Application(self._engine).starlette(repository.routes()))
+            inference = Inference(self._engine, max_body_bytes=settings.max_body_bytes)
+            await self._listen("http", settings.http, Door(inference, app))
+        if settings.management is not None:
+            assert self._access is not None
+            management = management_application(repository.routes(), self._access)
+            await self._listen("management", settings.management, self._bridge(management))
+        if settings.metrics is not None:
+            metrics = Starlette(routes=[metrics_route(self._engine, self._listeners)])
+            await self._listen("metrics", settings.metrics, self._bridge(metrics))
+        if settings.grpc is not None:
+            await self._listen_grpc(settings.grpc)
+
+    def drain(self) -> None:
+        """Close each connection once the request at hand is answered."""
+        for listener in self._listeners.values():
+            listener.is_draining = True
+
+    async def close(self) -> None:
+        """Close every port and what is connected to it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for listener in self._listeners.values():
+            await listener.close()
+        if self._grpc is not None:
+            await self._grpc.close()
+        for bridge in self._bridges:
+            await bridge.close()
+
+    # --- listening --------------------------------------------------------------------------------
+
+    def _bridge(self, app: Starlette) -> AsgiBridge:
+        bridge = AsgiBridge(app, self._loop, max_body_bytes=self._settings.max_body_bytes)
+        self._bridges.append(bridge)
+        return bridge
+
+    async def _listen(self, name: str, address: Address, handler: Handler) -> None:
+        context = None if self._certificate is None else self._certificate.context
+        listener = Listener(handler, self._limits(), self._loop, tls=context)
+        self._listeners[name] = listener
+        port = await listener.start(address.host, address.port)
+        self.addresses[name] = Address(address.host, port)
+
+    async def _listen_grpc(self, address: Address) -> None:
+        try:
+            from partita.protocols.grpc.methods import GrpcRepository
+            from partita.protocols.grpc.server import GrpcServer
+        except ImportError:
+            raise MissingExtra(GRPC_EXTRA) from None
+        repository = GrpcRepository(self._repository, self._access)
+        self._grpc = GrpcServer(self._engine, repository, self._limits(), self._loop, tls=self._certificate)
+        port = await self._grpc.start(address.host, address.port)
+        self.addresses["grpc"] = Address(address.host, port)
+
+    def _limits(self) -> HttpLimits:
+        settings = self._settings
+        return HttpLimits(
+            max_body_bytes=settings.max_body_bytes,
+            max_header_bytes=settings.max_header_bytes,
+            max_connections=settings.max_connections,
+            idle_timeout_s=settings.idle_timeout_s,
+            header_timeout_s=settings.header_timeout_s,
+            body_timeout_s=settings.body_timeout_s,
+        )
+
+    def _allow_connections(self) -> None:
+        settings = self._settings
+        ports = sum(a is not None for a in (settings.http, settings.management, settings.metrics))
+        wanted = settings.max_connections * ports + OTHER_DESCRIPTORS
+        allowed = allow_descriptors(wanted)
+        if allowed < wanted:
+            log.warning(
+                "max_connections = %d on %d ports may need %d open files, and the system allows %d: "
+                "raise its limit (ulimit -n), or lower max_connections",
+                *(settings.max_connections, ports, wanted, allowed),
+            )
+
+    # --- the certificate --------------------------------------------------------------------------
+
+    def _read_certificate(self) -> None:
+        settings = self._settings
+        if settings.tls_certificate is None or settings.tls_key is None:
+            return
+        self._certificate = Certificate(
+            CertificateFiles(
+                certificate=Path(settings.tls_certificate),
+                key=Path(settings.tls_key),
+                client_ca=None if settings.tls_client_ca is None else Path(settings.tls_client_ca),
+            )
+        )
+        self._timer = self._loop.call_later(RENEWAL_S, self._renew)
+
+    def _renew(self) -> None:
+        assert self._certificate is not None
+        self._certificate.renew()
+        self._timer = self._loop.call_later(RENEWAL_S, self._renew)
