@@ -304,3 +304,21 @@ def test_a_client_that_goes_away_costs_nobody_anything(server: Server) -> None:
         np.testing.assert_allclose(y_of(client.answer()), linear(), rtol=1e-4, atol=1e-5)
     counts = service.statistics
     assert counts.accepted == counts.answered + counts.cancelled + counts.failures + counts.in_flight()
+
+
+def test_requests_that_differ_in_their_data_alone_get_their_own_answers(client: RawClient) -> None:
+    rng = np.random.default_rng(2)
+    for rows in (3, 3, 3, 1, 3, 3, 1, 1):  # the same bytes before the data, or others of another length
+        x = rng.standard_normal((rows, 4)).astype(np.float32)
+        client.send(infer("linear", text(x) + x.tobytes(), header=len(text(x))))
+        np.testing.assert_allclose(y_of(client.answer()), linear(x), rtol=1e-5)
+
+
+def test_a_request_cut_anywhere_after_one_like_it_is_answered(client: RawClient) -> None:
+    data = infer("linear", text() + X.tobytes(), header=len(text()))
+    for cut in (0, 0, 1, 40, len(data) - len(X.tobytes()), len(data) - 1, 0):
+        client.send(data[:cut])
+        client.send(data[cut:] + data[: len(data) // 2])  # and the next one's beginning with its end
+        np.testing.assert_allclose(y_of(client.answer()), linear(), rtol=1e-5)
+        client.send(data[len(data) // 2 :])
+        np.testing.assert_allclose(y_of(client.answer()), linear(), rtol=1e-5)

@@ -23,7 +23,7 @@ from partita.system.addresses import Address
 from tests import models
 from tests.e2e.test_serve import Serve, open_gate
 from tests.engine_driver import HOLD, make_gate
-from tests.raw_client import RawClient, request
+from tests.raw_client import RawClient, infer, request
 
 triton = pytest.importorskip("tritonclient.http")
 triton_grpc = pytest.importorskip("tritonclient.grpc")
@@ -163,6 +163,21 @@ def test_what_the_old_version_has_taken_it_finishes(server: Server, store: Path,
     let_go()
     assert held.result(30) == 1
     assert newer.result(30) == 2
+
+
+def test_a_client_that_keeps_asking_the_same_on_one_connection_gets_the_new_version(
+    server: Server, store: Path, client: Any
+) -> None:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}
+    text = json.dumps({"inputs": [tensor]}).encode()
+    ask = infer("m", text + bytes(8), header=len(text))
+    with RawClient(server.url()) as raw:
+        assert [raw.ask(ask)[1]["outputs"][0]["data"][0] for _ in range(4)] == [1.0] * 4
+        write_version(store, 2)
+        client.load_model("m", headers=token(server))
+        assert [raw.ask(ask)[1]["outputs"][0]["data"][0] for _ in range(4)] == [2.0] * 4
+        client.unload_model("m", headers=token(server))
+        assert [raw.ask(ask)[0] for _ in range(2)] == [404, 404]
 
 
 def test_a_load_that_fails_changes_nothing(server: Server, store: Path, client: Any) -> None:

@@ -99,7 +99,7 @@ def test_pools_beyond_the_limit_are_dropped_unless_in_use() -> None:
             extent = pool.reserve(1)
             assert extent is not None
             pool.release(extent)
-        assert len(arena._pools) <= InputArena.MAX_POOLS
+        assert len(arena.pools) <= InputArena.MAX_POOLS
         assert arena.pool("used", (8,)) is used
         arena.check()
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from partita.protocols.http.connection import WRITE_BUFFER_BYTES
-from partita.protocols.http.responses import CONTINUE
+from partita.protocols.http.connection import WRITE_BUFFER_BYTES, Connection, Repeat
+from partita.protocols.http.heads import RequestHead, parse_head
+from partita.protocols.http.responses import CONTINUE, response_head
 from tests.fake_transport import Wire
 
 
@@ -429,3 +430,75 @@ def test_shut_down_closes_what_is_idle_and_leaves_what_is_in_hand() -> None:
     assert (idle.transport.is_closed(), busy.transport.is_closed(), partial.transport.is_closed()) == (
         True, False, False,
     )  # fmt: skip
+
+
+# --- requests that come again ---------------------------------------------------------------------
+
+
+class Again(Repeat):
+    """Keeps the bodies of the requests that came straight on, and answers with them."""
+
+    def __init__(self, head: RequestHead, prefix: bytes, nbytes: int) -> None:
+        super().__init__(head, prefix, nbytes)
+        self.bodies: list[bytes] = []
+
+    def handle(self, connection: Connection, data: bytes) -> None:
+        self.bodies.append(data[len(self.prefix) :])
+        connection.respond(response_head(200, [], len(self.bodies[-1])) + self.bodies[-1])
+
+
+@pytest.fixture
+def again() -> tuple[Wire, Again]:
+    """A connection on which a request of five bytes was answered, and is remembered."""
+    wire, prefix = Wire(), post(b"first").removesuffix(b"first")
+    wire.connection.repeat = repeat = Again(parse_head(prefix), prefix, len(prefix) + 5)
+    wire.send(post(b"first"))
+    return wire, repeat
+
+
+def test_a_request_that_begins_as_the_one_before_goes_straight_on(again: tuple[Wire, Again]) -> None:
+    wire, repeat = again
+    for body in (b"abcde", b"fghij"):
+        wire.send(post(body))
+    assert repeat.bodies == [b"abcde", b"fghij"]
+    assert wire.handler.bodies == [b"first"]
+    assert wire.transport.written.endswith(b"fghij")
+    assert wire.statuses == [200] * 3
+
+
+@pytest.mark.parametrize("cut", [1, 10, len(post(b"")), len(post(b"abcde")) - 1])
+def test_one_that_comes_in_parts_is_framed_as_ever(again: tuple[Wire, Again], cut: int) -> None:
+    wire, repeat = again
+    data = post(b"abcde")
+    wire.send(data[:cut])
+    wire.send(data[cut:])
+    assert wire.handler.bodies == [b"first", b"abcde"]
+    wire.send(post(b"fghij"))
+    assert (repeat.bodies, wire.statuses) == ([b"fghij"], [200] * 3)
+
+
+@pytest.mark.parametrize("other", [post(b"sixsix"), post(b"abcde", "X: y"), GET, post(b"abcde") + GET])
+def test_another_request_in_between_is_taken_for_what_it_is(again: tuple[Wire, Again], other: bytes) -> None:
+    wire, repeat = again
+    wire.send(other)
+    assert repeat.bodies == []
+    wire.send(post(b"fghij"))
+    assert repeat.bodies == [b"fghij"]
+    assert wire.statuses == [200] * (4 if other.endswith(b"abcde" + GET) else 3)
+
+
+def test_while_a_request_is_at_hand_or_the_server_drains_nothing_goes_straight_on(
+    again: tuple[Wire, Again],
+) -> None:
+    wire, repeat = again
+    wire.handler.holds = True
+    wire.send(post(b"sixsix"))
+    wire.send(post(b"abcde"))
+    assert repeat.bodies == []
+    wire.handler.holds = False
+    wire.answer()
+    assert wire.handler.bodies == [b"first", b"sixsix", b"abcde"]
+    wire.connection.shut_down()
+    wire.send(post(b"fghij"))
+    assert repeat.bodies == []
+    assert wire.transport.closed

@@ -133,22 +133,23 @@ class InputArena:
         self._free = FreeSpace(nbytes)
         self._nbytes = nbytes
         self._extents: set[Extent] = set()
-        self._pools: dict[Hashable, ItemPool] = {}
+        self.pools: dict[Hashable, ItemPool] = {}
+        """The pools that are there, for looking: `pool` makes one that is not."""
 
     def pool(self, key: Hashable, row_bytes: tuple[int, ...]) -> ItemPool:
         """Return the pool of this item shape."""
-        pool = self._pools.get(key)
+        pool = self.pools.get(key)
         if pool is None:
-            if len(self._pools) >= self.MAX_POOLS:
+            if len(self.pools) >= self.MAX_POOLS:
                 self._drop_unused_pools(keep=None)
-            pool = self._pools[key] = ItemPool(self, row_bytes)
+            pool = self.pools[key] = ItemPool(self, row_bytes)
         return pool
 
     def _drop_unused_pools(self, *, keep: ItemPool | None) -> None:
-        for key, pool in list(self._pools.items()):
+        for key, pool in list(self.pools.items()):
             if pool.is_unused and pool is not keep:
                 pool.close()
-                del self._pools[key]
+                del self.pools[key]
 
     def extent(self, pool: ItemPool, n_items: int) -> Extent | None:
         """Take an extent for at least n items; None if there is no room even without the unused pools."""

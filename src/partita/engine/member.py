@@ -76,6 +76,10 @@ class Member:
         self._loop = loop
         self._clock = clock
         self._is_scheduled = False
+        self._tails: Shapes = ()
+        """Item shapes of the outputs of the newest batch."""
+        self._shapes_of: dict[int, Shapes] = {}
+        """The outputs' shapes for so many items with these tails."""
         self._timer: asyncio.TimerHandle | None = None
 
     # --- instances --------------------------------------------------------------------------------
@@ -180,8 +184,10 @@ class Member:
             for output, spec in zip(done.outputs, self.signature.outputs, strict=True)
         ]
         only = rows[0] if len(rows) == 1 else None
-        tails = [output.shape[1:] for output in done.outputs]
-        shapes_of: dict[int, Shapes] = {}
+        tails = tuple([output.shape[1:] for output in done.outputs])
+        if tails != self._tails:
+            self._tails, self._shapes_of = tails, {}
+        shapes_of = self._shapes_of
         piece_done = self._owner.piece_done
         position = 0
         for job, first, count in batch.pieces:
@@ -267,18 +273,24 @@ class Member:
             self._timer = None
 
 
+COPY_BYTES = 16384
+"""Outputs of a batch up to this size are copied once: cutting bytes costs less than cutting views."""
+
+
 class _Rows:
     """The rows of one output in P."""
 
     __slots__ = ("_ends", "_row_bytes", "_start", "_view")
 
     def __init__(self, view: memoryview, output: Output, datatype: DataType, rows: int) -> None:
-        self._view = view
         self._start = output.offset
         self._row_bytes = output.size // rows
         self._ends = _element_row_ends(view, output, rows) if datatype is DataType.BYTES else None
+        self._view: Buffer = view
+        if output.size <= COPY_BYTES and self._ends is None:
+            self._view, self._start = bytes(view[output.offset : output.offset + output.size]), 0
 
-    def slice(self, first: int, end: int) -> memoryview:
+    def slice(self, first: int, end: int) -> Buffer:
         """Rows first … end − 1."""
         if self._ends is not None:
             return self._view[self._ends[first] : self._ends[end]]

@@ -5,8 +5,6 @@ A single model is an ensemble of one: its service has one member and the identit
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from partita.core.clock import Clock
@@ -26,34 +24,13 @@ from partita.engine.deadlines import Deadlines
 from partita.engine.instance import ModelLaunch
 from partita.engine.member import InstanceFactory, Member
 from partita.engine.request import Buffer, Layout, Request, Shapes, Sink, joined
+from partita.engine.service_state import ServiceSettings, ServiceState
 from partita.engine.statistics import Statistics
-from partita.machines.dispatcher import BatchingRules
 from partita.machines.leases import CoreLeases
 from partita.machines.work import Job
 
 RAGGED = "ragged"
 """Key of the pool, counted in bytes, that items of differing sizes lie in."""
-
-
-class ServiceState(StrEnum):
-    """What a service can do now."""
-
-    LOADING = "loading"
-    READY = "ready"
-    FAILED = "failed"
-    DRAINING = "draining"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceSettings:
-    """Limits of one service; the rest is in the rules of its members' dispatchers."""
-
-    rules: BatchingRules
-    deadline_s: float | None = None
-    """Longest from arrival to answer unless a request says otherwise."""
-    arena_bytes: int = 1 << 30
-    """Size of X. Only what is used of it takes memory."""
 
 
 class Service:
@@ -200,15 +177,22 @@ class Service:
         if self.state is not ServiceState.READY or not self._queue.can_admit(n_items):
             raise self._refusal(n_items)
         request = Request(n_items, layout, sink, context, self._now_s())
-        extent = self.arena.pool(layout.lane, layout.row_bytes).reserve(n_items)
+        arena = self.arena
+        pool = arena.pools.get(layout.lane) or arena.pool(layout.lane, layout.row_bytes)
+        extent = pool.reserve(n_items)
         if extent is None:
             raise self._refused(QueueFull(f"the item memory of model {self.name!r} is full; try again later"))
         request.extent = extent
         request.first_row = row = extent.rows - n_items
-        view = self.arena.view
-        for start, row_bytes, buffer in zip(extent.starts, layout.row_bytes, buffers, strict=True):
-            begin = start + row * row_bytes
-            view[begin : begin + n_items * row_bytes] = buffer
+        view = arena.view
+        starts, widths = extent.starts, layout.row_bytes
+        if len(buffers) == 1 == len(starts):
+            begin = starts[0] + row * widths[0]
+            view[begin : begin + n_items * widths[0]] = buffers[0]
+        else:
+            for start, row_bytes, buffer in zip(starts, widths, buffers, strict=True):
+                begin = start + row * row_bytes
+                view[begin : begin + n_items * row_bytes] = buffer
         self._enqueue(request, deadline_s)
         return request
 
@@ -292,6 +276,7 @@ class Service:
         request.missing_items -= count
         if not request.missing_items:  # not "all settled": a batch may hold two pieces of one job
             whole = joined(request.partial)
+            request.partial = None
             if whole is None:
                 text = "outputs of this request's batches differ in shape and cannot be joined"
                 self.job_failed(job, InferenceFailed(text))
@@ -304,10 +289,14 @@ class Service:
         statistics.count_answer(request.n_items, now_s - request.arrived_s)
         statistics.last_answer_s = now_s
         request.ended = True
-        request.partial = None
-        for job in request.jobs:  # all its items are settled: nothing waits or runs
+        jobs = request.jobs
+        for job in jobs:  # all its items are settled: nothing waits or runs
             job.ended = True
-        self._recycle(request)
+        jobs.clear()  # they point back: no cycle is left for the collector
+        extent = request.extent
+        if extent is not None:
+            request.extent = None
+            extent.pool.release(extent)
         if self.state is ServiceState.DRAINING:
             self._changed.set()
         request.sink.answered(request, outputs, shapes)

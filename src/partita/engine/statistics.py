@@ -1,12 +1,16 @@
 """What a service counts: per batch where it can, per request where it must."""
 
-from bisect import bisect_left
 from dataclasses import dataclass, field
+
+import numpy as np
 
 LATENCY_BOUNDS_S = (
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
 )  # fmt: skip
 """Upper bounds of the latency histogram's buckets, seconds; one more bucket is open."""
+
+FOLD_FROM = 4096
+"""Latencies noted before they are sorted into buckets."""
 
 
 @dataclass(slots=True)
@@ -17,6 +21,36 @@ class BatchCount:
     infer_ns: int = 0
     overhead_ns: int = 0
     """Everything in the worker but the inference: gathering, user code, writing outputs."""
+
+
+class Latencies:
+    """A histogram of latencies. New ones are only noted, and sorted into buckets by the thousand."""
+
+    __slots__ = ("_counts", "_sum_s", "recent_s")
+
+    def __init__(self) -> None:
+        self.recent_s: list[float] = []
+        self._counts = np.zeros(len(LATENCY_BOUNDS_S) + 1, np.int64)
+        self._sum_s = 0.0
+
+    def fold(self) -> None:
+        """Sort what was noted into its buckets; a latency equal to a bound lies below it."""
+        noted = np.array(self.recent_s)
+        self.recent_s.clear()
+        self._sum_s += float(noted.sum())
+        self._counts += np.bincount(np.searchsorted(LATENCY_BOUNDS_S, noted), minlength=len(self._counts))
+
+    @property
+    def counts(self) -> list[int]:
+        """Answers in each bucket."""
+        self.fold()
+        return [int(count) for count in self._counts]
+
+    @property
+    def sum_s(self) -> float:
+        """All latencies together, seconds."""
+        self.fold()
+        return self._sum_s
 
 
 @dataclass(slots=True)
@@ -36,20 +70,21 @@ class Statistics:
     infer_ns: int = 0
     overhead_ns: int = 0
     by_batch: dict[int, BatchCount] = field(default_factory=dict)
-    latency_counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
-    latency_sum_s: float = 0.0
     last_answer_s: float = 0.0
     """Monotonic time of the newest answer."""
     worker_deaths: int = 0
     double_deaths: int = 0
     """Requests that failed because they were in two deaths."""
+    latencies: Latencies = field(default_factory=Latencies)
 
     def count_answer(self, n_items: int, latency_s: float) -> None:
         """One request was answered."""
         self.answered += 1
         self.answered_items += n_items
-        self.latency_sum_s += latency_s
-        self.latency_counts[bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
+        recent = self.latencies.recent_s
+        recent.append(latency_s)
+        if len(recent) >= FOLD_FROM:
+            self.latencies.fold()
 
     def count_failure(self, code: str, latency_s: float) -> None:
         """One accepted request failed."""

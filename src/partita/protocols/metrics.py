@@ -119,10 +119,10 @@ def _latency(services: list[Service]) -> Metric:
     for service in services:
         counts = service.statistics
         total, buckets = 0, []
-        for bound, count in zip((*LATENCY_BOUNDS_S, float("inf")), counts.latency_counts, strict=True):
+        for bound, count in zip((*LATENCY_BOUNDS_S, float("inf")), counts.latencies.counts, strict=True):
             total += count
             buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
-        family.add_metric(_key(service), buckets, sum_value=counts.latency_sum_s)
+        family.add_metric(_key(service), buckets, sum_value=counts.latencies.sum_s)
     return family
 
 

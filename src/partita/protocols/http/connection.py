@@ -15,6 +15,27 @@ WRITE_BUFFER_BYTES = 1 << 20
 """Unsent bytes above which nothing more is read from the client."""
 
 
+class Repeat:
+    """What a request's first bytes mean, decided once: one that begins with them again goes straight on.
+
+    Only for a request that came whole in one read, from a client that keeps its connection and takes the
+    answer as it is.
+    """
+
+    __slots__ = ("head", "nbytes", "prefix")
+
+    def __init__(self, head: RequestHead, prefix: bytes, nbytes: int) -> None:
+        self.head = head
+        self.prefix = prefix
+        """Everything before the data: the head, and what of the body is to be the same."""
+        self.nbytes = nbytes
+        """Length of the whole request."""
+
+    def handle(self, connection: "Connection", data: bytes) -> None:
+        """Take the whole request, as `Handler.handle` does."""
+        raise NotImplementedError
+
+
 class Connection(asyncio.Protocol):
     """Reads one request at a time; bytes of the next ones wait until it is answered.
 
@@ -23,12 +44,16 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_buffer", "_chunked", "_listener", "_missing", "_parts", "_reading", "_unsent", "_writing",
-        "head", "is_busy", "is_closing", "pending", "since_tick", "transport",
+        "_armed", "_buffer", "_chunked", "_listener", "_missing", "_parts", "_reading", "_unsent", "_writing",
+        "head", "is_busy", "is_closing", "pending", "repeat", "since_tick", "transport",
     )  # fmt: skip
 
     def __init__(self, listener: "Listener") -> None:
         self._listener = listener
+        self.repeat: Repeat | None = None
+        """The handler's: what the latest request would mean if it came again."""
+        self._armed: Repeat | None = None
+        """The same while the next byte must be the first of a request, else None."""
         self._buffer = b""
         self._parts: list[bytes] = []
         self._missing = 0
@@ -78,6 +103,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client reads too slowly: read no more from it."""
         self._writing = False
+        self._armed = None
         self._pause_reading()
 
     def resume_writing(self) -> None:
@@ -87,6 +113,15 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; hands every complete request on."""
+        repeat = self._armed
+        if repeat is not None:
+            self._armed = None
+            if len(data) == repeat.nbytes and data.startswith(repeat.prefix):
+                self.since_tick = self._listener.tick
+                self.head = repeat.head
+                self.is_busy = True
+                repeat.handle(self, data)
+                return
         if self.is_busy or not self._writing:
             self._buffer += data
             if len(self._buffer) > WRITE_BUFFER_BYTES:
@@ -202,14 +237,17 @@ class Connection(asyncio.Protocol):
         self.is_busy = False
         self.pending = None
         head, self.head = self.head, None
-        self.since_tick = self._listener.tick
-        if head is None or not head.keep_alive or self._listener.is_draining:
+        listener = self._listener
+        self.since_tick = listener.tick
+        if head is None or not head.keep_alive or listener.is_draining:
             self.transport.write(with_close(response))
             self._close()
             return
         self.transport.write(response)
         if self._buffer or not self._reading:
-            self._listener.loop.call_soon(self._continue)
+            listener.loop.call_soon(self._continue)
+        elif self._writing:
+            self._armed = self.repeat
 
     def _continue(self) -> None:
         if self.is_closing or self.is_busy or not self._writing or self.head is not None:
@@ -234,6 +272,7 @@ class Connection(asyncio.Protocol):
         often lose the very answer that says why (RFC 9112 §9.6).
         """
         self.is_closing = True
+        self._armed = None
         self._buffer = b""
         self._parts = []
         self._chunked = None
@@ -249,6 +288,7 @@ class Connection(asyncio.Protocol):
     def _close(self) -> None:
         if not self.is_closing:
             self.is_closing = True
+            self._armed = None
             self.transport.close()
 
     # --- time -------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def statistics(service: Service) -> dict[str, Any]:
         "inference_count": counts.answered_items,
         "execution_count": counts.executions,
         "inference_stats": {
-            "success": _duration(counts.answered, int(counts.latency_sum_s * 1e9)),
+            "success": _duration(counts.answered, int(counts.latencies.sum_s * 1e9)),
             "fail": _duration(counts.failures, counts.fail_ns),
             "queue": _duration(counts.answered, counts.queue_ns),
             "compute_input": _duration(counts.answered, counts.overhead_ns),

@@ -13,7 +13,7 @@ from partita.engine.engine import Engine
 from partita.engine.request import Buffer, Request, Shapes
 from partita.engine.service import Service
 from partita.protocols.http.compression import decompressed
-from partita.protocols.http.connection import Connection
+from partita.protocols.http.connection import Connection, Repeat
 from partita.protocols.http.heads import RequestHead
 from partita.protocols.http.responses import error_response
 from partita.protocols.oip.documents import InferRequest, InputTensor, parse_infer_request
@@ -47,17 +47,64 @@ COPY_BYTES = 4096
 class ServiceMemo:
     """What this protocol derived from one service's signature."""
 
-    __slots__ = ("replies", "templates")
+    __slots__ = ("repeats", "replies", "templates")
 
     def __init__(self, service: Service) -> None:
         self.replies = Replies(service.name, service.version, service.signature)
         self.templates: dict[bytes, Template] = {}
+        self.repeats: dict[bytes, InferAgain] = {}
+        """By everything before the tensors' bytes: the HTTP head and the JSON part."""
+
+
+class InferAgain(Repeat):
+    """An inference that differs from an earlier one in its tensors' bytes alone."""
+
+    __slots__ = ("_binary", "_inference", "_service", "_start", "_template", "_version")
+
+    def __init__(
+        self,
+        head: RequestHead,
+        prefix: bytes,
+        *,
+        start: int,
+        version: str,
+        inference: "Inference",
+        service: Service,
+        template: Template,
+    ) -> None:
+        self._binary = len(prefix)
+        super().__init__(head, prefix, self._binary + template.binary_bytes)
+        self._start = start
+        self._version = version
+        self._inference = inference
+        self._service = service
+        self._template = template
+
+    def handle(self, connection: Connection, data: bytes) -> None:
+        """Submit it, or start anew where the name is no longer served by this service."""
+        service, template = self._service, self._template
+        if self._inference.services.get(service.name) is not service:
+            connection.repeat = None
+            self._inference.infer(connection, self.head, service.name, self._version, data, self._start)
+            return
+        try:
+            connection.pending = service.submit(
+                (data[self._binary :],),
+                template.n_items,
+                template.layout,
+                self._inference,
+                (connection, template, service),
+                template.deadline_s,
+            )
+        except RequestError as error:
+            connection.respond(_error(error))
 
 
 class Inference:
     """Submits inference requests and answers their connections. The engine's `Sink` for them."""
 
     def __init__(self, engine: Engine, *, max_body_bytes: int) -> None:
+        self.services = engine.services
         self._engine = engine
         self._max_body_bytes = max_body_bytes
 
@@ -73,11 +120,37 @@ class Inference:
             binary = start + (head.inference_header_length or 0)
             template = memo.templates.get(data[start:binary])
             if template is None or head.content_encoding or binary > len(data):
+                connection.repeat = None
                 self._submit(service, memo, connection, head, data, start)
             else:
+                connection.repeat = self._repeat(service, memo, head, version, template, data, start)
                 self._submit_binary(service, connection, template, data, binary)
         except RequestError as error:
             connection.respond(_error(error))
+
+    def _repeat(
+        self,
+        service: Service,
+        memo: ServiceMemo,
+        head: RequestHead,
+        version: str,
+        template: Template,
+        data: bytes,
+        start: int,
+    ) -> Repeat | None:
+        """Return what to remember of a request, None for one whose like deserves a second look."""
+        is_plain = start and head.keep_alive and not head.response_coding and not template.layout.is_ragged
+        if not is_plain or len(template.spans) != 1 or template.binary_bytes > COPY_BYTES:
+            return None
+        prefix = data[: start + (head.inference_header_length or 0)]
+        repeat = memo.repeats.get(prefix)
+        if repeat is None:
+            if len(memo.repeats) >= MEMO_ENTRIES:
+                memo.repeats.clear()
+            repeat = memo.repeats[prefix] = InferAgain(
+                head, prefix, start=start, version=version, inference=self, service=service, template=template
+            )
+        return repeat
 
     def _submit(
         self,
@@ -192,10 +265,13 @@ class Inference:
         """Write the response straight from the worker's memory."""
         connection, template, service = request.context
         coding = connection.head.response_coding
-        start = template.heads.get(shapes)
-        if start is not None and not coding and len(template.outputs) == 1:
-            connection.respond(start + outputs[template.outputs[0].index])
+        newest = template.newest
+        if newest is not None and newest[0] is shapes and not coding:
+            connection.respond(newest[1] + outputs[template.outputs[0].index])
             return
+        start = template.heads.get(shapes)
+        if start is not None and len(template.outputs) == 1:
+            template.newest = (shapes, start)
         try:
             response = service.memo["oip"].replies.response(template, outputs, shapes, coding)
         except RequestError as error:

@@ -35,6 +35,8 @@ class Template:
     deadline_s: float | None
     heads: dict[tuple[tuple[int, ...], ...], bytes] = field(default_factory=dict)
     """Response heads that were made for output shapes, for responses whose outputs are all binary."""
+    newest: tuple[tuple[tuple[int, ...], ...], bytes] | None = None
+    """The latest of them where there is one output, found again by identity."""
 
     @property
     def is_all_binary(self) -> bool:
