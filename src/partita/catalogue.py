@@ -29,7 +29,7 @@ class Catalogue:
         """
         for place in self._places(name):
             return self.at(place, name, settings)
-        raise ModelNotFound(f"no model {name!r} is among {', '.join(map(str, self.paths)) or 'no paths'}")
+        raise ModelNotFound(f"no model {name!r} lies where this server was told to look")
 
     def at(self, place: Path, name: str, settings: Mapping[str, Any] | None = None) -> ModelSource:
         """Return the model at a path under this name. Raises `InvalidInput`."""
@@ -42,6 +42,11 @@ class Catalogue:
         (source,) = find_all(() if model.path is not None else (place,), alone)
         return source
 
+    @property
+    def _roots(self) -> tuple[Path, ...]:
+        store = self.settings.server.model_store
+        return self.paths if store is None else (*self.paths, Path(store))
+
     def _places(self, name: str) -> Iterator[Path]:
         """Yield where the model of this name lies."""
         known = self.settings.model.get(name)
@@ -49,7 +54,7 @@ class Catalogue:
             yield Path(known.path)
         if Path(name).name != name or name in (".", ".."):
             return
-        for path in self.paths:
+        for path in self._roots:
             for place in (path, path / name, path / f"{name}.onnx"):
                 is_it = place.stem if place.is_file() else place.name
                 if is_it == name and place.exists():
@@ -58,7 +63,7 @@ class Catalogue:
     def names(self) -> dict[str, str]:
         """Return the version that would be served of every model, by name; broken ones are left out."""
         named = {name for name, model in self.settings.model.items() if model.path is not None}
-        for path in self.paths:
+        for path in self._roots:
             named.add(path.stem if path.is_file() else path.name)
             if path.is_dir():
                 named.update(child.stem if child.is_file() else child.name for child in path.iterdir())

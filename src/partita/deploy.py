@@ -104,6 +104,8 @@ def deployments(
 
 
 def _divide(cores: tuple[int, ...], models: int) -> list[tuple[int, ...]]:
+    if not models:
+        return []
     if models >= len(cores):
         return [(cores[index % len(cores)],) for index in range(models)]
     each, rest = divmod(len(cores), models)

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from partita.core.errors import MissingExtra
 from partita.engine.engine import Engine
-from partita.protocols.access import Access
+from partita.protocols.access import Access, Keys
+from partita.protocols.by_path import either
 from partita.protocols.door import Door
 from partita.protocols.http.asgi import AsgiBridge
 from partita.protocols.http.listener import Handler, HttpLimits, Listener
@@ -19,6 +21,8 @@ from partita.protocols.oip.application import Application
 from partita.protocols.oip.inference import Inference
 from partita.protocols.oip.repository_routes import RepositoryRoutes
 from partita.protocols.repository import Repository
+from partita.protocols.torchserve.inference import TorchServeInference, is_inference_path
+from partita.protocols.torchserve.management import Registered, TorchServeManagement, is_management_path
 from partita.settings import GRPC_EXTRA, ServerSettings
 from partita.system.addresses import Address
 from partita.system.certificates import Certificate, CertificateFiles
@@ -70,14 +74,25 @@ class Ports:
         self._read_certificate()
         self._allow_connections()
         repository = RepositoryRoutes(self._repository, self._access)
+        registered: dict[str, Registered] = {}
         if settings.http is not None:
-            app = self._bridge(Application(self._engine).starlette(repository.routes()))
+            torchserve = TorchServeInference(self._engine, self._inference_keys(), registered).application()
+            oip = Application(self._engine).starlette(repository.routes())
+            app = self._bridge(either(torchserve, oip, is_inference_path))
             inference = Inference(self._engine, max_body_bytes=settings.max_body_bytes)
             await self._listen("http", settings.http, Door(inference, app))
         if settings.management is not None:
             assert self._access is not None
-            management = management_application(repository.routes(), self._access)
-            await self._listen("management", settings.management, self._bridge(management))
+            torchserve = TorchServeManagement(
+                self._engine,
+                self._repository,
+                self._access,
+                registered,
+                model_api=settings.enable_model_api,
+            ).application()
+            ours = management_application(repository.routes())
+            management = self._bridge(either(torchserve, ours, is_management_path))
+            await self._listen("management", settings.management, management)
         if settings.metrics is not None:
             metrics = Starlette(routes=[metrics_route(self._engine, self._listeners)])
             await self._listen("metrics", settings.metrics, self._bridge(metrics))
@@ -102,7 +117,10 @@ class Ports:
 
     # --- listening --------------------------------------------------------------------------------
 
-    def _bridge(self, app: Starlette) -> AsgiBridge:
+    def _inference_keys(self) -> Keys | None:
+        return self._access.keys if self._access is not None and self._settings.inference_token else None
+
+    def _bridge(self, app: ASGIApp) -> AsgiBridge:
         bridge = AsgiBridge(app, self._loop, max_body_bytes=self._settings.max_body_bytes)
         self._bridges.append(bridge)
         return bridge

@@ -4,9 +4,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
+
+import msgspec
 
 from partita.catalogue import Catalogue
 from partita.core.errors import InvalidInput, LoadFailed, ModelUnavailable
@@ -15,7 +18,7 @@ from partita.engine.engine import Deployment, Engine
 from partita.engine.service import Service
 from partita.protocols.oip.describe import index_state
 from partita.protocols.repository import IndexEntry, LoadRequest
-from partita.settings import ServerSettings
+from partita.settings import InstanceSettings, ServerSettings
 from partita.sources import ModelSource
 from partita.system.cpulists import parse_cpu_list
 from partita.system.cpus import read_topology, select_cores
@@ -60,6 +63,11 @@ class DiskRepository:
             unloaded = IndexEntry(name=name, version=version, state="UNAVAILABLE", reason="unloaded")
             entries.setdefault(name, unloaded)
         return list(entries.values())
+
+    async def version(self, name: str) -> str:
+        """Return the version that would be loaded of a model. Raises `ModelNotFound` or `InvalidInput`."""
+        source = await self._aside(self._catalogue.find, name)
+        return source.version
 
     async def load(self, name: str, request: LoadRequest) -> None:
         """Serve a model, or its newest version in place of the one that is served.
@@ -107,7 +115,7 @@ class DiskRepository:
             upload = await self._aside(_written, name, request) if request.files else None
             try:
                 source = await self._aside(self._find, name, request, upload)
-                replaced = await self._replace(source)
+                replaced = await self._replace(source, request.workers)
             except BaseException:
                 if upload is not None:
                     upload.cleanup()
@@ -127,12 +135,14 @@ class DiskRepository:
 
     def _find(self, name: str, request: LoadRequest, upload: "TemporaryDirectory[str] | None") -> ModelSource:
         if upload is None:
-            return self._catalogue.find(name, request.settings)
+            return replace(self._catalogue.find(request.source or name, request.settings), name=name)
         return self._catalogue.at(Path(upload.name) / name, name, {**request.settings, "path": None})
 
-    async def _replace(self, source: ModelSource) -> Service | None:
+    async def _replace(self, source: ModelSource, workers: int | None) -> Service | None:
         """Serve a model once it is ready; returns the service that it replaces."""
         cores = self._cores_for(source.name)
+        if workers is not None:
+            source = _by_hand(source, workers, len(cores))
         deployment = await self._aside(self._deployment, source, cores)
         self._loading[source.name] = source.version
         service = self._engine.prepare(deployment)
@@ -187,6 +197,14 @@ class DiskRepository:
 def _cores_of(service: Service) -> tuple[int, ...]:
     instances: Sequence[Any] = () if service.plan is None else service.plan.instances
     return tuple(sorted({core for instance in instances for core in instance.cores}))
+
+
+def _by_hand(source: ModelSource, workers: int, cores: int) -> ModelSource:
+    """Return a model that is served by this many equal instances, at most one for each core."""
+    count = min(workers, cores)
+    one = InstanceSettings(threads=cores // count, batch=source.max_batch)
+    settings = msgspec.structs.replace(source.settings, instances=(one,) * count)
+    return replace(source, settings=settings)
 
 
 def _written(name: str, request: LoadRequest) -> "TemporaryDirectory[str]":

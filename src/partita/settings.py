@@ -117,6 +117,12 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether loading, unloading and other changes need a token."""
     token: str | None = None
     """A management token of your own, which does not expire; besides the one in the key file."""
+    model_store: str | None = None
+    """Folder of models that may be loaded later, besides those that the server starts with."""
+    inference_token: bool = False
+    """Whether TorchServe's predictions need the inference token, as they do there."""
+    enable_model_api: bool = False
+    """Whether models may be registered and unregistered over TorchServe's management API."""
     token_expiration_min: Duration = 60.0
     """How long the tokens of the key file are good for, minutes."""
     key_file: str = "key_file.json"
@@ -258,14 +264,14 @@ def _read_all(raw: dict[str, Any], *, where: str) -> Settings:
 
 
 def _paths_beside(settings: Settings, folder: Path) -> Settings:
-    """Return the settings with relative paths of models and certificates taken from the folder of the file
+    """Return the settings with relative paths of models and other files taken from the folder of the file
     that names them.
     """
     models = {
         name: msgspec.structs.replace(model, path=str(folder / model.path)) if model.path else model
         for name, model in settings.model.items()
     }
-    names = ("tls_certificate", "tls_key", "tls_client_ca")
+    names = ("tls_certificate", "tls_key", "tls_client_ca", "model_store")
     given = {name: path for name in names if (path := getattr(settings.server, name)) is not None}
     server = msgspec.structs.replace(settings.server, **{n: str(folder / p) for n, p in given.items()})
     return msgspec.structs.replace(settings, server=server, model=models)

@@ -32,6 +32,15 @@ from partita.sources import ModelSource, find_all
     default=None,
     help="Let whoever reaches a port load and unload models.",
 )
+@click.option(
+    "--model-store", metavar="DIR", help="Models that may be loaded later. [default: only those at PATH...]"
+)
+@click.option(
+    "--enable-model-api",
+    flag_value=True,
+    default=None,
+    help="Let models be registered and unregistered over TorchServe's management API.",
+)
 @cores_option
 @click.option("--head-cores", metavar="LIST", help="CPUs for the head alone. [default: none are kept for it]")
 @click.option("--batch", type=click.IntRange(min=1), metavar="B", help="Items that the plan is made for.")
@@ -97,7 +106,7 @@ def sources_for(
     Raises `InvalidInput` for a path that holds no model, or a plan for more than one.
     """
     sources = find_all(paths, settings)
-    if not sources:
+    if not sources and settings.server.model_store is None:
         raise click.UsageError("give at least one PATH, or a [model.NAME] path in --config")
     given = _given(batch=batch, batch_timeout_ms=batch_timeout_ms)
     if plan_file is not None:

@@ -32,6 +32,10 @@ class LoadRequest:
     """Keys of ``[model.NAME]``."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Contents by ``VERSION/NAME``; they take the place of the model's folder."""
+    source: str = ""
+    """The model's own name on disk, where it is to be served under another."""
+    workers: int | None = None
+    """How many instances it gets, as far as there are cores; None = as planned."""
 
 
 class Repository(Protocol):
@@ -39,6 +43,9 @@ class Repository(Protocol):
 
     async def index(self) -> list[IndexEntry]:
         """Return every model that is served, or could be."""
+
+    async def version(self, name: str) -> str:
+        """Return the version that would be loaded of a model. Raises `ModelNotFound` or `InvalidInput`."""
 
     async def load(self, name: str, request: LoadRequest) -> None:
         """Serve a model, or its newest version in place of the one that is served, which serves until then.

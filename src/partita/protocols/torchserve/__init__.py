@@ -1,0 +1,1 @@
+"""TorchServe's interfaces: its inference and its management API."""

@@ -1,0 +1,96 @@
+"""Replies as TorchServe shapes them: pretty-printed JSON, its headers, its error bodies."""
+
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from partita.core.errors import InferenceFailed, PartitaError
+
+_HEADERS = {
+    "Pragma": "no-cache",
+    "Cache-Control": "no-cache; no-store, must-revalidate, private",
+    "Expires": "Thu, 01 Jan 1970 00:00:00 UTC",
+}
+MAX_ID_CHARACTERS = 128
+
+ERRORS = {
+    "not_authorized": (400, "InvalidKeyException"),
+    "invalid_request": (400, "BadRequestException"),
+    "invalid_input": (400, "BadRequestException"),
+    "load_failed": (400, "ModelException"),
+    "payload_too_large": (413, "RequestEntityTooLargeException"),
+    "model_not_found": (404, "ModelNotFoundException"),
+    "version_not_found": (404, "ModelVersionNotFoundException"),
+    "conflict": (409, "ConflictStatusException"),
+    "model_unavailable": (503, "ServiceUnavailableException"),
+    "queue_full": (503, "ServiceUnavailableException"),
+    "shutting_down": (503, "ServiceUnavailableException"),
+    "deadline_exceeded": (408, "RequestTimeoutException"),
+    "inference_failed": (503, "InternalServerException"),
+}
+"""Status and type of each error code; 500 and InternalServerException for any other."""
+
+_NOT_FOUND = "Requested resource is not found, please refer to API document."
+_NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
+WRONG_TOKEN = "Token Authorization failed. Token either incorrect, expired, or not provided correctly"
+
+
+class VersionNotFound(PartitaError):
+    """The model is served, but not in this version."""
+
+    code = "version_not_found"
+
+
+class Conflict(PartitaError):
+    """The model is there already."""
+
+    code = "conflict"
+
+
+def reply(request: Request, content: Any, status: int = 200, media: str | None = None) -> Response:
+    """Return a response; what is not bytes goes out as JSON."""
+    if not isinstance(content, bytes):
+        content = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+        media = "application/json"
+    given = request.headers.get("x-request-id", "")[:MAX_ID_CHARACTERS]
+    headers = {**_HEADERS, "x-request-id": given if given.isprintable() and given else str(uuid4())}
+    return Response(content, status, headers, media)
+
+
+def status_reply(request: Request, text: str, status: int = 200) -> Response:
+    """Return ``{"status": text}``."""
+    return reply(request, {"status": text}, status)
+
+
+def error_reply(request: Request, status: int, kind: str, message: str) -> Response:
+    """Return an error's body: its code, its Java name, and a text."""
+    return reply(request, {"code": status, "type": kind, "message": message}, status)
+
+
+async def known_error(request: Request, error: Exception) -> Response:
+    """Answer with one of our errors."""
+    assert isinstance(error, PartitaError)
+    status, kind = ERRORS.get(error.code, (500, "InternalServerException"))
+    return error_reply(request, status, kind, _message(error))
+
+
+def _message(error: PartitaError) -> str:
+    if error.code == "not_authorized":
+        return WRONG_TOKEN
+    if isinstance(error, InferenceFailed):
+        return "Prediction failed"
+    return "Worker died." if error.code == "worker_died" else str(error)
+
+
+async def http_error(request: Request, error: Exception) -> Response:
+    """Answer what matches no route."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        return error_reply(request, 405, "MethodNotAllowedException", _NOT_ALLOWED)
+    if error.status_code == 404:
+        return error_reply(request, 404, "ResourceNotFoundException", _NOT_FOUND)
+    return error_reply(request, error.status_code, "BadRequestException", error.detail)

@@ -1,0 +1,404 @@
+"""TorchServe's inference and management API, asked as its documentation does."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+
+from partita.embedded import Server
+from partita.settings import ServerSettings, Settings
+from partita.system.addresses import Address
+from tests import models
+from tests.e2e.test_serve import Serve, open_gate, until
+from tests.engine_driver import HOLD, RAISE, executed, make_gate, tricky
+from tests.raw_client import RawClient, request
+
+pytestmark = pytest.mark.e2e
+
+LOCAL = Address("127.0.0.1", 0)
+TEXT = """
+    class Upper:
+        inputs = {"request": {"shape": [-1], "datatype": "BYTES"}}
+        outputs = {"answer": {"shape": [-1], "datatype": "BYTES"}}
+
+        def infer(self, batch):
+            return {"answer": [text.upper() for text in batch["request"]]}
+"""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("store")
+    models.linear(made / "linear.onnx")
+    models.two_inputs(made / "two.onnx")
+    (made / "upper").mkdir()
+    (made / "upper" / "handler.py").write_text(dedent(TEXT), encoding="utf-8")
+    return made
+
+
+def serving(*paths: Path, **more: Any) -> Server:
+    given = {"http": LOCAL, "metrics": None, "management": LOCAL, "token_auth": False, **more}
+    return Server(paths, cores=1, tune="never", settings=Settings(server=ServerSettings(**given)), ports=True)
+
+
+@pytest.fixture(scope="module")
+def server(store: Path) -> Iterator[Server]:
+    with serving(store) as running:
+        yield running
+
+
+def ask(
+    server: Server, method: str, path: str, body: bytes = b"", *fields: str, port: str = "http"
+) -> tuple[int, dict[str, str], bytes]:
+    with RawClient(server.url(port)) as client:
+        client.send(request(path, body, *fields, method=method).replace(b"Host: h", b"Host: localhost"))
+        return client.answer()
+
+
+def linear(x: Any) -> Any:
+    weight, bias = models.linear_weights()
+    return np.asarray(x, np.float32) @ weight + bias
+
+
+ITEM = [0.5, -1.0, 2.0, 3.0]
+JSON_TYPE = "Content-Type: application/json"
+FORM_TYPE = "Content-Type: application/x-www-form-urlencoded"
+CONTENT = b"[1, 2, 3, 4]"
+
+
+# --- predictions ----------------------------------------------------------------------------------
+
+
+def multipart(**parts: bytes) -> tuple[bytes, str]:
+    lines = [
+        b'--XX\r\nContent-Disposition: form-data; name="%s"; filename="f"\r\n'
+        b"Content-Type: application/octet-stream\r\n\r\n%s\r\n" % (name.encode(), content)
+        for name, content in parts.items()
+    ]
+    return b"".join(lines) + b"--XX--\r\n", 'Content-Type: multipart/form-data; boundary="XX"'
+
+
+FORMS = {
+    "JSON": (json.dumps(ITEM).encode(), JSON_TYPE),
+    "JSON that nobody calls so": (json.dumps(ITEM).encode(), "X: y"),
+    "JSON by curl -d": (json.dumps(ITEM).encode(), FORM_TYPE),
+    "an object": (json.dumps({"x": ITEM}).encode(), JSON_TYPE),
+    "raw": (np.array(ITEM, np.float32).tobytes(), "Content-Type: application/octet-stream"),
+    "a part": multipart(data=np.array(ITEM, np.float32).tobytes()),
+    "a part of JSON": multipart(data=json.dumps(ITEM).encode()),
+    "a field": (
+        urlencode({"data": json.dumps(ITEM)}).encode(),
+        "Content-Type: application/x-www-form-urlencoded",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_one_item_in_every_form(server: Server, form: str, method: str) -> None:
+    body, field = FORMS[form]
+    status, headers, answer = ask(server, method, "/predictions/linear", body, field)
+    assert (status, headers["content-type"]) == (200, "application/json"), answer
+    np.testing.assert_allclose(json.loads(answer), linear(ITEM), rtol=1e-4, atol=1e-5)
+    assert answer.endswith(b"\n")
+    assert headers["pragma"] == "no-cache"
+    assert headers["expires"] == "Thu, 01 Jan 1970 00:00:00 UTC"
+    assert headers["x-request-id"]
+
+
+def test_several_items_a_version_and_further_path(server: Server) -> None:
+    body = json.dumps([ITEM, ITEM, [0.0] * 4]).encode()
+    for path in ("/predictions/linear/1", "/predictions/linear/1.0/anything/else", "/models/linear/invoke"):
+        status, _, answer = ask(server, "POST", path, body, "X-Request-Id: mine")
+        assert status == 200
+        np.testing.assert_allclose(json.loads(answer), linear([ITEM, ITEM, [0.0] * 4]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("content", [b"some text", "é".encode(), b"[1, 2]", b"\xff\x00\r\n--", b""])
+def test_bytes_reach_the_model_and_come_back_as_they_are(server: Server, content: bytes) -> None:
+    for body, field in ((content, "X: y"), multipart(data=content)):
+        status, headers, answer = ask(server, "POST", "/predictions/upper", body, field)
+        assert (status, answer) == (200, content.upper())
+        assert headers["content-type"].startswith(
+            "application/octet-stream" if b"\xff" in content else "text/plain"
+        )
+
+
+def test_several_inputs_and_outputs(server: Server) -> None:
+    document = {"x": [1.0] * 4, "index": 2}
+    wanted = {"y": (1.0 + models.two_inputs_table()[2]).tolist(), "twice": 4}
+    parts = {name: json.dumps(value).encode() for name, value in document.items()}
+    for body, field in ((json.dumps(document).encode(), JSON_TYPE), multipart(**parts)):
+        status, _, answer = ask(server, "POST", "/predictions/two", body, field)
+        assert (status, json.loads(answer)) == (200, wanted)
+    instances = {"instances": [document, {**document, "index": 3}]}
+    status, _, answer = ask(server, "POST", "/v1/models/two:predict", json.dumps(instances).encode())
+    assert [row["twice"] for row in json.loads(answer)["predictions"]] == [4, 6]
+
+
+def test_kserve_v1_and_sagemaker(server: Server) -> None:
+    body = json.dumps({"instances": [ITEM]}).encode()
+    status, _, answer = ask(server, "POST", "/v1/models/linear:predict", body, JSON_TYPE)
+    assert status == 200
+    np.testing.assert_allclose(json.loads(answer)["predictions"], linear([ITEM]), rtol=1e-4, atol=1e-5)
+    status, _, answer = ask(server, "POST", "/invocations?model_name=upper", b"abc")
+    assert (status, answer) == (200, b"ABC")
+
+
+def test_ping_and_what_can_be_asked(server: Server) -> None:
+    status, _, answer = ask(server, "GET", "/ping")
+    assert (status, answer) == (200, b'{\n  "status": "Healthy"\n}\n')
+    status, _, answer = ask(server, "OPTIONS", "/")
+    assert json.loads(answer)["openapi"] == "3.0.1"
+    assert ask(server, "GET", "/")[0] == 200  # ours
+
+
+WRONG = {
+    "an unknown model": (
+        "POST",
+        "/predictions/none",
+        b"",
+        404,
+        "ModelNotFoundException",
+        "Model not found: none",
+    ),
+    "an unknown version": (
+        *("POST", "/predictions/linear/9", b"", 404, "ModelVersionNotFoundException"),
+        "Model version: 9 does not exist for model: linear",
+    ),
+    "an unknown path": (
+        *("POST", "/predictions", b"", 404, "ResourceNotFoundException"),
+        "Requested resource is not found, please refer to API document.",
+    ),
+    "another method": (
+        *("POST", "/ping", b"", 405, "MethodNotAllowedException"),
+        "Requested method is not allowed, please refer to API document.",
+    ),
+    "no JSON": ("POST", "/predictions/linear", b"[1, 2", 400, "BadRequestException", "not JSON"),
+    "too few values": ("POST", "/predictions/linear", b"[1, 2]", 400, "BadRequestException", "wants [-1, 4]"),
+    "uneven rows": (
+        "POST",
+        "/predictions/linear",
+        b"[[1,2,3,4],[1]]",
+        400,
+        "BadRequestException",
+        "5 values",
+    ),
+    "a value of another kind": (
+        *("POST", "/predictions/linear", b'["a","b","c","d"]', 400, "BadRequestException", "int or float"),
+    ),
+    "no instances": ("POST", "/v1/models/linear:predict", b"{}", 400, "BadRequestException", "instances"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_errors_have_torchserves_bodies(server: Server, case: str) -> None:
+    method, path, body, wanted, kind, text = WRONG[case]
+    status, _, answer = ask(server, method, path, body)
+    document = json.loads(answer)
+    assert (status, document["code"], document["type"]) == (wanted, wanted, kind)
+    assert text in document["message"]
+
+
+def test_a_malformed_part_is_refused(server: Server) -> None:
+    body, field = multipart(data=b"x")
+    for wrong in (body[:-4], b"", body.replace(b"name=", b"nome="), body.replace(b"XX", b"YY")):
+        assert ask(server, "POST", "/predictions/linear", wrong, field)[0] == 400
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    made = tmp_path / "tricky"
+    tricky(made)
+    (made / "model.py").rename(made / "handler.py")
+    (made / "partita.toml").write_text("[model.tricky]\nmax_batch = 1\nqueue_size = 8\n")
+    make_gate(made)
+    return made
+
+
+def test_one_that_raises_and_one_whose_client_leaves(slow: Path) -> None:
+    with serving(slow) as server:
+        counts = server.head.engine.service("tricky").statistics
+        status, _, answer = ask(server, "POST", "/predictions/tricky", f"[1, {RAISE}]".encode())
+        assert (status, json.loads(answer)["message"]) == (503, "Prediction failed")
+        with RawClient(server.url()) as held:
+            held.send(request("/predictions/tricky", f"[2, {HOLD}]".encode()))
+            let_go = open_gate(slow)
+            with RawClient(server.url()) as ahead, RawClient(server.url()) as leaving:
+                ahead.send(request("/predictions/tricky", b"[3, 0]"))
+                until(lambda: counts.accepted == 3)
+                leaving.send(request("/predictions/tricky", b"[4, 0]"))
+                until(lambda: counts.accepted == 4)
+                leaving.__exit__()
+                until(lambda: counts.cancelled == 1)
+                let_go()
+                assert ahead.answer()[0] == held.answer()[0] == 200
+    assert [4] not in executed(slow)
+
+
+# --- management -----------------------------------------------------------------------------------
+
+
+def manage(server: Server, method: str, path: str, *fields: str, body: bytes = b"") -> tuple[int, Any]:
+    status, _, answer = ask(server, method, path, body, *fields, port="management")
+    return status, json.loads(answer)
+
+
+def test_list_and_describe(server: Server) -> None:
+    assert manage(server, "GET", "/models?limit=2") == (
+        200,
+        {
+            "nextPageToken": "2",
+            "models": [{"modelName": n, "modelUrl": n} for n in ("linear", "two")],
+        },
+    )
+    assert manage(server, "GET", "/models?limit=2&next_page_token=2")[1] == {
+        "models": [{"modelName": "upper", "modelUrl": "upper"}]
+    }
+    for path in ("/models/linear", "/models/linear/1", "/models/linear/1.0", "/models/linear/all"):
+        status, (entry,) = manage(server, "GET", path)
+        assert (status, entry["modelName"], entry["modelVersion"]) == (200, "linear", "1")
+    (worker,) = entry["workers"]
+    assert worker["status"] == "READY"
+    assert worker["startTime"].endswith("Z")
+    os.kill(worker["pid"], 0)
+    assert entry["jobQueueStatus"] == {"remainingCapacity": 1024, "pendingRequests": 0}
+    assert manage(server, "GET", "/models/none")[0] == 404
+
+
+def test_register_scale_and_unregister(store: Path) -> None:
+    with serving(store / "linear.onnx", enable_model_api=True, model_store=str(store)) as server:
+        assert manage(server, "POST", "/models?url=linear.onnx")[1]["type"] == "ConflictStatusException"
+        assert manage(server, "DELETE", "/models/linear") == (200, {"status": 'Model "linear" unregistered'})
+        assert ask(server, "POST", "/predictions/linear", b"[1,2,3,4]")[0] == 404
+        status, document = manage(server, "POST", "/models?url=linear.onnx")
+        assert (status, document["status"]) == (
+            200,
+            'Model "linear" Version: 1 registered with 0 initial workers. '
+            "Use scale workers API to add workers for the model.",
+        )
+        assert manage(server, "GET", "/models/linear")[1][0]["workers"] == []
+        assert ask(server, "POST", "/predictions/linear", b"[1,2,3,4]")[0] == 503
+        assert manage(server, "PUT", "/models/linear?min_worker=1&synchronous=true") == (
+            200,
+            {"status": "Workers scaled to 1 for model: linear"},
+        )
+        assert ask(server, "POST", "/predictions/linear", b"[1,2,3,4]")[0] == 200
+        status, document = manage(
+            server,
+            "POST",
+            "/models",
+            JSON_TYPE,
+            body=b'{"url": "linear", "model_name": "again", "initial_workers": 1}',
+        )
+        assert (status, document["status"]) == (
+            200,
+            'Model "again" Version: 1 registered with 1 initial workers',
+        )
+        assert ask(server, "POST", "/predictions/again", b"[1,2,3,4]")[0] == 200
+        assert manage(server, "PUT", "/models/again?min_worker=0") == (
+            202,
+            {"status": "Processing worker updates..."},
+        )
+        until(lambda: manage(server, "GET", "/models/again")[1][0]["workers"] == [])
+        assert manage(server, "DELETE", "/models/again")[0] == 200
+        assert manage(server, "DELETE", "/models/again")[0] == 404
+
+
+REFUSED = {
+    "no url": ("POST", "/models", 400, "BadRequestException", "Parameter url is required."),
+    "a far url": ("POST", "/models?url=http://h/m.mar", 400, "BadRequestException", "any allowed URL"),
+    "a near url": ("POST", "/models?url=file:///etc/passwd", 400, "BadRequestException", "any allowed URL"),
+    "a way out": ("POST", "/models?url=../m.mar", 400, "BadRequestException", "Relative path is not allowed"),
+    "not there": ("POST", "/models?url=nowhere.mar", 404, "ModelNotFoundException", "nowhere"),
+    "limits crossed": (
+        *("PUT", "/models/linear?min_worker=2&max_worker=1", 400, "BadRequestException"),
+        "max_worker cannot be less than min_worker.",
+    ),
+    "no number": ("PUT", "/models/linear?min_worker=x", 400, "BadRequestException", "is not a number"),
+    "unknown": ("PUT", "/models/none?min_worker=1", 404, "ModelNotFoundException", "not found: none"),
+    "version": (
+        "PUT",
+        "/models/linear/7/set-default",
+        404,
+        "ModelVersionNotFoundException",
+        "does not exist",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_management_refuses(store: Path, case: str, changing: Server) -> None:
+    method, path, wanted, kind, text = REFUSED[case]
+    before = sorted(store.rglob("*"))
+    status, document = manage(changing, method, path)
+    assert (status, document["code"], document["type"]) == (wanted, wanted, kind)
+    assert text in document["message"]
+    assert sorted(store.rglob("*")) == before
+
+
+@pytest.fixture(scope="module")
+def changing(store: Path) -> Iterator[Server]:
+    with serving(store / "linear.onnx", enable_model_api=True) as running:
+        yield running
+
+
+def test_registering_is_off_unless_asked_for(server: Server) -> None:
+    for method, path in (("POST", "/models?url=linear.onnx"), ("DELETE", "/models/linear")):
+        status, document = manage(server, method, path)
+        assert (status, document["type"]) == (405, "MethodNotAllowedException")
+
+
+def test_management_needs_the_token_and_a_failure_is_400(store: Path) -> None:
+    with serving(store / "linear.onnx", token_auth=True, inference_token=True) as server:
+        keys = server.head.access.keys
+        assert keys is not None
+        status, document = manage(server, "GET", "/models")
+        assert (status, document["type"]) == (400, "InvalidKeyException")
+        assert document["message"].startswith("Token Authorization failed.")
+        good = f"Authorization: Bearer {keys.current['management'].value}"
+        assert manage(server, "GET", "/models", good)[0] == 200
+        assert ask(server, "POST", "/predictions/linear", b"[1,2,3,4]", good)[0] == 400
+        inference = f"Authorization: Bearer {keys.current['inference'].value}"
+        assert ask(server, "POST", "/predictions/linear", b"[1,2,3,4]", inference)[0] == 200
+        api = f"Authorization: Bearer {keys.api.value}"
+        status, document = manage(server, "GET", "/token?type=management", api)
+        assert status == 200
+        assert manage(server, "GET", "/models", good)[0] == 400
+        assert (
+            manage(server, "GET", "/models", f"Authorization: Bearer {document['management']['key']}")[0]
+            == 200
+        )
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_the_lines_of_the_documentation(store: Path, tmp_path: Path) -> None:
+    ports = ["--http", "127.0.0.1:0", "--metrics", "off", "--management", "127.0.0.1:0"]
+    with Serve(str(store), "--disable-token-auth", "--enable-model-api", ports=ports) as server:
+        found = server.ready()["ports"]
+        (tmp_path / "text").write_text("the quick brown fox")
+
+        def curl(*arguments: str) -> str:
+            done = subprocess.run(
+                ["curl", "-sS", "--max-time", "20", *arguments], capture_output=True, text=True, timeout=60
+            )
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        here, there = f"http://{found['http']}", f"http://{found['management']}"
+        assert json.loads(curl(f"{here}/ping")) == {"status": "Healthy"}
+        text = str(tmp_path / "text")
+        assert curl(f"{here}/predictions/upper", "-T", text) == "THE QUICK BROWN FOX"
+        assert curl("-X", "POST", f"{here}/predictions/upper", "-F", f"data=@{text}") == "THE QUICK BROWN FOX"
+        assert "unregistered" in curl("-X", "DELETE", f"{there}/models/upper")
+        assert "registered with 1" in curl("-X", "POST", f"{there}/models?url=upper&initial_workers=1")
+        assert "scaled to 1" in curl("-v", "-X", "PUT", f"{there}/models/upper?min_worker=1&synchronous=true")
+        assert json.loads(curl(f"{there}/models/upper"))[0]["minWorkers"] == 1
