@@ -179,20 +179,24 @@ def test_names_and_versions(tmp_path: Path) -> None:
     run(main)
 
 
-def test_workers_are_pinned_and_have_their_thread_count(tmp_path: Path) -> None:
+@pytest.mark.parametrize("roams", [False, True])
+def test_workers_run_where_their_plan_says(tmp_path: Path, roams: bool) -> None:
+    allowed = os.sched_getaffinity(0)
     launch = ModelLaunch(name="m", path=str(models.linear(tmp_path / "m.onnx")), runtime="onnxruntime")
-    core = min(os.sched_getaffinity(0))
+    core = min(allowed)
 
     async def main() -> None:
         async with engine() as made:
-            spec = InstanceSpec(threads=1, batch=4, cores=(core,))
+            affinity = tuple(sorted(allowed)) if roams else ()
+            spec = InstanceSpec(threads=1, batch=4, cores=(core,), affinity=affinity)
             service = add(made, launch, Plan(instances=(spec,), cores=1, batch=4))
             await service.until_ready()
             (instance,) = service.member.instances.values()
             assert instance.pid is not None
             assert instance.ready is not None
             assert instance.ready.pinned
-            assert os.sched_getaffinity(instance.pid) == {core}
+            assert instance.ready.threads_seen in (None, 1)
+            assert os.sched_getaffinity(instance.pid) == (allowed if roams else {core})
 
     run(main)
 

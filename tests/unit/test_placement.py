@@ -1,6 +1,7 @@
 """Which cores the instances of a plan get, on a described machine of two sockets with hyperthreads."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -136,3 +137,38 @@ def test_a_quota_bounds_the_cores() -> None:
     assert len(place(plan(4), machine).instances[0].cores) == 4
     with pytest.raises(NoFeasiblePlan, match="needs 5 free cores, but 4 are there"):
         place(plan(5), machine)
+
+
+def expecting(ms: float | None, *threads: int, given: tuple[tuple[int, ...], ...] = ()) -> Plan:
+    return replace(plan(*threads, given=given), expected_ms=ms)
+
+
+def test_short_executions_may_run_on_every_core_of_their_socket_that_the_plan_was_given() -> None:
+    placed = place(expecting(0.5, 1, 1, 2, 2), MACHINE, cores=(0, 1, 2, 16, 17, 18))
+    for instance in placed.instances:
+        (socket,) = sockets(instance)
+        roams = ((0, 1, 2), (16, 17, 18))[socket] if instance.threads == 1 else ()
+        assert instance.affinity == roams
+        assert len(instance.cores) == instance.threads
+    assert all(i.unplaced().affinity == () for i in placed.instances)
+
+
+@pytest.mark.parametrize(("ms", "roams"), [(0.99, True), (1.0, False), (20.0, False), (None, False)])
+def test_only_short_executions_roam(ms: float | None, roams: bool) -> None:
+    placed = place(expecting(ms, 1, 1), MACHINE, cores=(0, 1))
+    assert [bool(i.affinity) for i in placed.instances] == [roams] * 2
+
+
+def test_it_is_the_single_execution_that_counts() -> None:
+    instance = InstanceSpec(threads=1, batch=32, executions=(8, 8, 8, 8))
+    both = Plan(instances=(instance, instance), cores=2, batch=64, expected_ms=3.0)
+    assert [i.affinity for i in place(both, MACHINE, cores=(0, 1)).instances] == [(0, 1)] * 2
+
+
+def test_an_instance_with_cores_by_hand_stays_on_them_and_nobody_else_comes_there() -> None:
+    placed = place(expecting(0.5, 1, 1, given=((0,),)), MACHINE, cores=(0, 1, 2))
+    assert {i.cores: i.affinity for i in placed.instances} == {(0,): (), (1,): (1, 2), (2,): (1, 2)}
+
+
+def test_one_that_has_all_cores_has_nowhere_else_to_go() -> None:
+    assert place(expecting(0.5, 1), MACHINE, cores=(0,)).instances[0].affinity == ()

@@ -31,6 +31,8 @@ class InstanceSpec:
     executions: tuple[int, ...] = ()
     cores: tuple[int, ...] = ()
     """Logical CPU numbers, once placed; empty before."""
+    affinity: tuple[int, ...] = ()
+    """Where its worker may run, its own cores among them; empty = on its own cores alone."""
 
     def __post_init__(self) -> None:
         if not self.executions:
@@ -39,19 +41,20 @@ class InstanceSpec:
         assert self.batch >= 1, self
         assert sum(self.executions) >= self.batch, self
         assert not self.cores or len(self.cores) == self.threads, self
+        assert not self.affinity or set(self.affinity).issuperset(self.cores), self
 
     @property
     def micro_batch(self) -> int:
         """The largest number of items r in one execution."""
         return min(max(self.executions), self.batch)
 
-    def placed(self, cores: Iterable[int]) -> "InstanceSpec":
+    def placed(self, cores: Iterable[int], affinity: Iterable[int] = ()) -> "InstanceSpec":
         """Return the same instance on these logical CPUs."""
-        return replace(self, cores=tuple(sorted(cores)))
+        return replace(self, cores=tuple(sorted(cores)), affinity=tuple(sorted(affinity)))
 
     def unplaced(self) -> "InstanceSpec":
         """Return the same instance with no cores assigned."""
-        return replace(self, cores=())
+        return replace(self, cores=(), affinity=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,7 +156,7 @@ class Instance:
             path=launch.path,
             runtime=launch.runtime,
             threads=spec.threads,
-            cores=spec.cores,
+            cores=spec.affinity or spec.cores,
             owns_cores=self._owns_cores,
             max_batch=max(spec.batch, spec.micro_batch),
             handler=launch.handler,

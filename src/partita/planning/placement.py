@@ -8,8 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from partita.core.errors import InvalidInput, NoFeasiblePlan
-from partita.core.plan import Plan
+from partita.core.plan import InstanceSpec, Plan
 from partita.core.topology import LogicalCpu, Topology
+
+
+ROAMING_MS = 1.0
+"""Executions expected to be shorter than this are not bound to their cores."""
 
 
 def place(
@@ -22,7 +26,9 @@ def place(
     """Return the plan with every instance's cores assigned.
 
     `cores` are the logical CPUs to hand out, in any order; by default one of every usable physical core.
-    Instances that come with cores keep them. Where the instances do not fit into single sockets, some are
+    Instances that come with cores keep them. One of one thread whose executions are shorter than `ROAMING_MS`
+    may run on every core of its socket that this plan was given, since it would wait longer for a core that the head is
+    just using than moving costs it (docs/decisions/0003-short-executions-roam.md). Where the instances do not fit into single sockets, some are
     spread over several, but only if `across_sockets`. Raises `InvalidInput` for cores that are unknown or
     named twice, `NoFeasiblePlan` where cores run out.
     """
@@ -42,8 +48,24 @@ def place(
     chosen = _choose([i.threads for i in wanted], sockets, across_sockets=across_sockets)
     if chosen is None:
         raise NoFeasiblePlan(_why_not(plan, [i.threads for i in wanted], sockets))
-    placed = [instance.placed(cpus) for instance, cpus in zip(wanted, chosen, strict=True)]
+    roamed = topology.by_socket([cpu.cpu for cpu in allowed if cpu.cpu not in taken])
+    placed = [
+        instance.placed(cpus, _affinity(instance, cpus, plan, roamed))
+        for instance, cpus in zip(wanted, chosen, strict=True)
+    ]
     return replace(plan, instances=(*given, *placed))
+
+
+def _affinity(
+    instance: InstanceSpec, cpus: tuple[int, ...], plan: Plan, sockets: Iterable[Sequence[int]]
+) -> tuple[int, ...]:
+    """Where an instance on these CPUs may run; empty = on them alone."""
+    if plan.expected_ms is None or instance.threads > 1:
+        return ()
+    if plan.expected_ms / len(instance.executions) >= ROAMING_MS:
+        return ()
+    own = set(cpus)
+    return next((tuple(cores) for cores in sockets if own < set(cores)), ())
 
 
 @dataclass(frozen=True, slots=True)
