@@ -11,7 +11,6 @@ from partita.core.errors import InvalidInput, NoFeasiblePlan
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.topology import LogicalCpu, Topology
 
-
 ROAMING_MS = 1.0
 """Executions expected to be shorter than this are not bound to their cores."""
 
@@ -27,10 +26,12 @@ def place(
 
     `cores` are the logical CPUs to hand out, in any order; by default one of every usable physical core.
     Instances that come with cores keep them. One of one thread whose executions are shorter than `ROAMING_MS`
-    may run on every core of its socket that this plan was given, since it would wait longer for a core that the head is
-    just using than moving costs it (docs/decisions/0003-short-executions-roam.md). Where the instances do not fit into single sockets, some are
-    spread over several, but only if `across_sockets`. Raises `InvalidInput` for cores that are unknown or
-    named twice, `NoFeasiblePlan` where cores run out.
+    may run on every core of its socket that this plan was given: it would wait longer for a core that the
+    head is just using than moving costs it (docs/decisions/0003-short-executions-roam.md).
+
+    Where the instances do not fit into single sockets, some are spread over several, but only if
+    `across_sockets`. Raises `InvalidInput` for cores that are unknown or named twice, `NoFeasiblePlan` where
+    cores run out.
     """
     order = topology.core_order()
     known = {cpu.cpu: cpu for cpu in order}
