@@ -1,7 +1,6 @@
 """One instance with real IO: its process, its channel, its outputs, and the life that it leads."""
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -144,9 +143,10 @@ class Instance:
 
     def _send(self, message: Message, fds: Sequence[int] = ()) -> None:
         assert self._channel is not None
-        # A worker that is gone already is reported by its process descriptor, like any other end.
-        with contextlib.suppress(ConnectionClosed):
+        try:  # noqa: SIM105 a context manager costs as much as the rest of this call
             self._channel.send(encode(message), fds)
+        except ConnectionClosed:
+            pass  # a worker that is gone already is reported by its process descriptor, like any other end
 
     def _start_message(self) -> Start:
         spec, launch = self.spec, self.launch
@@ -183,15 +183,16 @@ class Instance:
 
     # --- events -----------------------------------------------------------------------------------
 
-    def _readable(self) -> None:
+    def _readable(self) -> bool:
+        """Take one frame, if one is there; returns whether it was. The loop calls again for the next."""
         channel = self._channel
         if channel is None or self._is_deaf:
-            return
+            return False
         try:
-            while (received := channel.receive_nowait()) is not None:
+            received = channel.receive_nowait()
+            if received is not None:
                 self._handle(*received)
-                if self._channel is not channel:
-                    return
+                return True
         except ConnectionClosed:
             self._loop.remove_reader(channel.fileno())
             self._kill_process()  # its end, with the exit status, is reported by the process descriptor
@@ -199,14 +200,16 @@ class Instance:
             self._is_deaf = True
             self._loop.remove_reader(channel.fileno())
             self.kill(f"the worker broke the protocol: {error}")
+        return False
 
     def _handle(self, frame: bytes, fds: list[int]) -> None:
         message = decode_from_worker(frame)
+        if type(message) is BatchDone:  # the one that comes all the time
+            if message.output_arena_bytes and self.outputs is not None:
+                self.outputs.grow(message.output_arena_bytes)
+            self._owner.batch_done(self, message)
+            return
         match message:
-            case BatchDone():
-                if message.output_arena_bytes and self.outputs is not None:
-                    self.outputs.grow(message.output_arena_bytes)
-                self._owner.batch_done(self, message)
             case BatchFailed():
                 self._owner.batch_failed(self, message)
             case Ready():
@@ -225,7 +228,8 @@ class Instance:
 
     def _ended(self) -> None:
         assert self._process is not None
-        self._readable()  # what it said before it ended still counts
+        while self._readable():  # what it said before it ended still counts
+            pass
         self._loop.remove_reader(self._process.pidfd)
         code = self._process.reap()
         reason = self.reason or _describe_exit(code)

@@ -76,6 +76,8 @@ class Member:
         self._loop = loop
         self._clock = clock
         self._is_scheduled = False
+        self._shapes: Shapes = ()
+        """Shapes of the outputs of the newest batch of one piece."""
         self._tails: Shapes = ()
         """Item shapes of the outputs of the newest batch."""
         self._shapes_of: dict[int, Shapes] = {}
@@ -172,7 +174,11 @@ class Member:
         if len(pieces) == 1 or self.signature is None or not self.signature.batched:
             job, first, count = pieces[0]
             outputs = [view[o.offset : o.offset + o.size] for o in done.outputs]
-            self._hand_on(job, first, count, outputs, tuple(o.shape for o in done.outputs), now_s)
+            shapes = tuple([o.shape for o in done.outputs])
+            if shapes == self._shapes:
+                shapes = self._shapes  # the very same object: what protocols derived is found by it
+            self._shapes = shapes
+            self._hand_on(job, first, count, outputs, shapes, now_s)
         else:
             self._hand_on_rows(batch, done, view, now_s)
         self.schedule()

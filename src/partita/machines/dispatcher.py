@@ -300,9 +300,10 @@ class Dispatcher:
 
     def _settle(self, instance: int, batch_id: int, now_s: float) -> Batch:
         seat = self._seats[instance]
-        ids = [batch.batch_id for batch in seat.batches]
-        assert ids[:1] == [batch_id], (ids, batch_id)  # before anything is changed: workers may lie
-        batch = seat.batches.popleft()
+        batches = seat.batches  # asked before anything is changed: workers may lie
+        assert batches, batch_id
+        assert batches[0].batch_id == batch_id, (batches[0].batch_id, batch_id)
+        batch = batches.popleft()
         if seat.batches:
             seat.started_s = now_s
         else:
