@@ -6,52 +6,21 @@ from dataclasses import replace
 from partita.core.errors import InvalidInput
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.profile import Profile
-from partita.core.tensors import DataType, TensorSpec
 from partita.core.topology import Topology
 from partita.engine.engine import Deployment
-from partita.engine.instance import ModelLaunch
 from partita.engine.service import ServiceSettings
+from partita.ensemble_deploy import ensemble_deployment
+from partita.launching import launch_of
 from partita.machines.dispatcher import BatchingRules, Policy
 from partita.planning.optimizer import Optimizer
 from partita.planning.placement import place
-from partita.settings import InputSettings, InstanceSettings, ServerSettings
+from partita.settings import InstanceSettings, ServerSettings
 from partita.sources import ModelSource
 from partita.system.cpulists import parse_cpu_list
 from partita.system.cpus import select_cores
 
 Profiler = Callable[[ModelSource, tuple[int, ...]], Profile | None]
 """Returns the profile of a model on these CPUs, measured now or before; None = plan without one."""
-
-
-def launch_of(source: ModelSource) -> ModelLaunch:
-    """Return what a worker needs to know of a model. Raises `InvalidInput` for a wrong ``inputs`` setting."""
-    settings = source.settings
-    return ModelLaunch(
-        name=source.name,
-        path=source.load_path,
-        runtime=source.runtime,
-        handler=source.load_handler,
-        options=dict(settings.options),
-        inputs=_inputs(settings.inputs, source.name),
-        dimensions=dict(settings.dimensions),
-        load_limit_s=settings.load_limit_s,
-    )
-
-
-def _inputs(inputs: dict[str, InputSettings], model: str) -> tuple[TensorSpec, ...] | None:
-    if not inputs:
-        return None
-    specs = []
-    for name, given in inputs.items():
-        try:
-            datatype = DataType(given.datatype)
-        except ValueError:
-            known = ", ".join(DataType)
-            raise InvalidInput(
-                f"[model.{model}] inputs.{name}: unknown datatype {given.datatype!r}; one of {known}"
-            ) from None
-        specs.append(TensorSpec(name, datatype, tuple(given.shape[1:])))
-    return tuple(specs)
 
 
 def limits_of(source: ModelSource, server: ServerSettings) -> ServiceSettings:
@@ -92,15 +61,28 @@ def deployments(
         raise InvalidInput("head_cores leaves no core for the instances; give the head fewer, or raise cores")
     shares = _divide(cores, len(sources))
     return [
-        Deployment(
-            name=source.name,
-            version=source.version,
-            launch=launch_of(source),
-            settings=limits_of(source, server),
-            plan=plan_for(source, topology, share, profiler),
-        )
+        deployment_for(source, server, topology, share, profiler)
         for source, share in zip(sources, shares, strict=True)
     ]
+
+
+def deployment_for(
+    source: ModelSource,
+    server: ServerSettings,
+    topology: Topology,
+    cores: tuple[int, ...],
+    profiler: Profiler,
+) -> Deployment:
+    """Plan one model, or allocate one ensemble, on these cores. Raises `InvalidInput` or `NoFeasiblePlan`."""
+    if source.ensemble is not None:
+        return ensemble_deployment(source, limits_of(source, server), topology, cores)
+    return Deployment(
+        name=source.name,
+        version=source.version,
+        launch=launch_of(source),
+        settings=limits_of(source, server),
+        plan=plan_for(source, topology, cores, profiler),
+    )
 
 
 def _divide(cores: tuple[int, ...], models: int) -> list[tuple[int, ...]]:
@@ -169,3 +151,6 @@ def _by_hand(
     return Plan(
         instances=tuple(specs), cores=sum(s.threads for s in specs), batch=sum(s.batch for s in specs)
     )
+
+
+__all__ = ["Profiler", "deployment_for", "deployments", "launch_of", "limits_of", "plan_for", "safe_plan"]

@@ -18,7 +18,7 @@ from partita.catalogue import Catalogue
 from partita.core.errors import InvalidRequest, PartitaError, RequestError
 from partita.core.tensors import DataType, Signature
 from partita.deploy import deployments
-from partita.engine.request import Buffer, Request, Shapes
+from partita.engine.request import Buffer, Request, Shapes, missing_members
 from partita.engine.service import Service
 from partita.head import Head
 from partita.profiles import saved_or_measured
@@ -31,6 +31,14 @@ from partita.sources import ModelSource, find_all
 from partita.system.cpus import read_topology
 
 Arrays = dict[str, NDArray[Any]]
+
+
+class Answer(Arrays):
+    """A model's outputs by name. `missing` names an ensemble's members that have no part in them."""
+
+    missing: tuple[str, ...] = ()
+
+
 T = TypeVar("T")
 
 
@@ -124,6 +132,13 @@ class Server:
         """Return ``http://HOST:PORT`` (or ``https``) of an open port."""
         return f"{self.head.scheme}://{self.head.ports[port]}"
 
+    def segment(self, model: str) -> int | None:
+        """Return how many items an ensemble's file wants to be handed in together offline; None elsewhere."""
+        for source in self._sources:
+            if source.name == model and source.ensemble is not None:
+                return source.ensemble.segment
+        return None
+
     # --- asking -----------------------------------------------------------------------------------
 
     def signature(self, model: str) -> Signature:
@@ -132,7 +147,7 @@ class Server:
 
     def predict(
         self, model: str, inputs: Mapping[str, ArrayLike] | ArrayLike, *, timeout_s: float | None = None
-    ) -> Arrays:
+    ) -> Answer:
         """Run a model on arrays with their batch axis in front; returns its outputs by name.
 
         A model with one input takes the array itself. BYTES tensors are arrays of `bytes` or `str`; outputs
@@ -142,13 +157,13 @@ class Server:
 
     async def apredict(
         self, model: str, inputs: Mapping[str, ArrayLike] | ArrayLike, *, timeout_s: float | None = None
-    ) -> Arrays:
+    ) -> Answer:
         """Run `predict` without blocking the calling loop."""
         return await asyncio.wrap_future(self.submit(model, inputs, timeout_s=timeout_s))
 
     def submit(
         self, model: str, inputs: Mapping[str, ArrayLike] | ArrayLike, *, timeout_s: float | None = None
-    ) -> "Future[Arrays]":
+    ) -> "Future[Answer]":
         """Hand a request in and return at once; cancelling the future cancels the request."""
         service = self.head.engine.service(model)
         template, buffers = _prepare(service.signature, inputs)
@@ -159,7 +174,7 @@ class Server:
         return asked.future
 
     def _cancel_if_cancelled(self, asked: "_Asked") -> Any:
-        def done(future: "Future[Arrays]") -> None:
+        def done(future: "Future[Answer]") -> None:
             if future.cancelled() and self._loop is not None:
                 self._loop.call_soon_threadsafe(asked.cancel)
 
@@ -179,7 +194,7 @@ class _Asked:
     def __init__(
         self, service: Service, template: Template, buffers: list[Buffer], timeout_s: float | None
     ) -> None:
-        self.future: Future[Arrays] = Future()
+        self.future: Future[Answer] = Future()
         self._service = service
         self._template = template
         self._buffers = buffers
@@ -206,10 +221,11 @@ class _Asked:
             self._service.cancel(self._request)
 
     def answered(self, request: Request, outputs: Sequence[Buffer], shapes: Shapes) -> None:  # noqa: ARG002
-        arrays = {
-            spec.name: _array(spec.datatype, data, shape)
+        arrays = Answer(
+            (spec.name, _array(spec.datatype, data, shape))
             for spec, data, shape in zip(self._service.signature.outputs, outputs, shapes, strict=True)
-        }
+        )
+        arrays.missing = missing_members(shapes)
         if self.future.set_running_or_notify_cancel():
             self.future.set_result(arrays)
 

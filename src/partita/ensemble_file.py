@@ -1,6 +1,6 @@
 """``ensemble.toml``: the members of an ensemble, how they are combined, and what to allocate them with."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
@@ -82,7 +82,6 @@ class EnsembleSource:
     on_member_failure: FailurePolicy = "fail"
     batch_sizes: tuple[int, ...] = (8, 16, 32, 64, 128)
     calibration: Path | None = None
-    settings: Settings = field(default_factory=Settings)
 
 
 def read_ensemble(path: Path, settings: Settings | None = None) -> EnsembleSource:
@@ -100,6 +99,11 @@ def read_ensemble(path: Path, settings: Settings | None = None) -> EnsembleSourc
         )
     members = tuple(_member(one, file, known, f"{path}: [member.{k}] ") for k, one in enumerate(given.member))
     _check_members(members, given, f"{path}: ")
+    if given.on_member_failure == "degrade" and given.rule not in RULES:
+        raise InvalidInput(
+            f'{path}: on_member_failure = "degrade" works with the rules {", ".join(RULES)}; '
+            "a rule that runs in a worker needs all members"
+        )
     return EnsembleSource(
         name=given.name or file.stem,
         path=file,
@@ -109,7 +113,6 @@ def read_ensemble(path: Path, settings: Settings | None = None) -> EnsembleSourc
         on_member_failure=given.on_member_failure,
         batch_sizes=_batch_sizes(given.batch_sizes, f"{path}: "),
         calibration=None if given.calibration is None else _beside(given.calibration, file),
-        settings=known,
     )
 
 
@@ -119,6 +122,8 @@ def _beside(text: str, file: Path) -> Path:
 
 def _member(given: MemberSettings, file: Path, settings: Settings, where: str) -> MemberSource:
     found = find_models(_beside(given.path, file), settings)
+    if any(one.ensemble is not None for one in found):
+        raise InvalidInput(f"{where}path: {given.path} is an ensemble; name its members")
     if len(found) != 1:
         raise InvalidInput(f"{where}path: {given.path} holds {len(found)} models; name one of them")
     (source,) = found

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from partita.core.errors import InvalidInput, QueueFull
+from partita.core.errors import InvalidInput, InvalidRequest, QueueFull, RequestError
 from partita.core.segments import segment_count, segment_rows
-from partita.embedded import Server
+from partita.embedded import Answer, Server
 from partita.sources import ModelSource
 
 Arrays = dict[str, NDArray[Any]]
@@ -20,7 +20,10 @@ Progress = Callable[[int, int], None]
 """Called with (items done, items in all) after every segment."""
 
 SEGMENT = 128
-"""Items of a segment; it may be any number, since an instance takes as many as its plan says."""
+"""Items of a segment where neither the caller nor an ensemble says. Any number is right: an instance takes
+as many as its plan says."""
+_Waiting = tuple[int, Arrays, "Future[Answer]"]
+"""(number, items, answer to come) of a segment."""
 _MOST_SEGMENTS = 16
 """Handed in at once: enough to keep all instances busy, and not all of the input in memory twice."""
 
@@ -31,14 +34,15 @@ def predict(
     *,
     cores: int | str | None = None,
     tune: str | None = None,
-    segment: int = SEGMENT,
+    segment: int | None = None,
     progress: Progress | None = None,
-) -> Arrays:
+) -> Answer:
     """Return the model's outputs by name for all items; first axis of every array: the items.
 
     A model with one input takes the array itself. A path names an .npy, which is mapped and not read as a
     whole, or an .npz. Raises `InvalidInput` if it cannot be read, or if the arrays differ in length or are
-    empty, `InvalidRequest` if they do not fit the model, and whatever the model fails with.
+    empty, `InvalidRequest` if they do not fit the model, and whatever the model fails with, naming the
+    segment. The answer's ``missing`` names members of an ensemble that had no part in some segment.
     """
     if isinstance(inputs, (str, PathLike)):
         inputs = read_arrays(inputs)
@@ -69,9 +73,9 @@ def predict_with(
     model: str,
     inputs: Mapping[str, ArrayLike] | ArrayLike,
     *,
-    segment: int = SEGMENT,
+    segment: int | None = None,
     progress: Progress | None = None,
-) -> Arrays:
+) -> Answer:
     """Return the outputs as `predict` does, from a running server."""
     signature = server.signature(model)
     if not isinstance(inputs, Mapping):
@@ -82,9 +86,9 @@ def predict_with(
     arrays = {name: np.asarray(value) for name, value in inputs.items()}
     total = _length(arrays)
     queue_items = server.head.engine.service(model).settings.rules.max_queue_items
-    step = min(segment, queue_items) if signature.batched else 1
+    step = min(segment or server.segment(model) or SEGMENT, queue_items) if signature.batched else 1
     room = max(1, min(_MOST_SEGMENTS, queue_items // step))
-    pieces: list[Arrays] = []
+    pieces: list[Answer] = []
     done = 0
     for outputs in _in_order(server, model, _segments(arrays, total, step, batched=signature.batched), room):
         pieces.append(outputs)
@@ -92,7 +96,9 @@ def predict_with(
         if progress is not None:
             progress(done, total)
     join = np.concatenate if signature.batched else np.stack
-    return {name: join([piece[name] for piece in pieces]) for name in pieces[0]}
+    whole = Answer((name, join([piece[name] for piece in pieces])) for name in pieces[0])
+    whole.missing = tuple(sorted({name for piece in pieces for name in piece.missing}))
+    return whole
 
 
 def _length(arrays: Mapping[str, NDArray[Any]]) -> int:
@@ -114,26 +120,31 @@ def _segments(
         yield {name: array[rows] if batched else array[rows.start] for name, array in arrays.items()}
 
 
-def _in_order(server: Server, model: str, segments: Iterator[Arrays], room: int) -> Iterator[Arrays]:
+def _in_order(server: Server, model: str, segments: Iterator[Arrays], room: int) -> Iterator[Answer]:
     """Yield the answers in order, `room` segments handed in at any time."""
-    waiting: deque[tuple[Arrays, Future[Arrays]]] = deque()
+    waiting: deque[_Waiting] = deque()
     try:
-        for segment in segments:
+        for number, segment in enumerate(segments):
             if len(waiting) >= room:
                 yield _oldest(server, model, waiting)
-            waiting.append((segment, server.submit(model, segment)))
+            waiting.append((number, segment, server.submit(model, segment)))
         while waiting:
             yield _oldest(server, model, waiting)
     finally:
-        for _, future in waiting:
+        for _, _, future in waiting:
             future.cancel()
 
 
-def _oldest(server: Server, model: str, waiting: "deque[tuple[Arrays, Future[Arrays]]]") -> Arrays:
+def _oldest(server: Server, model: str, waiting: "deque[_Waiting]") -> Answer:
     """Return the oldest answer; a segment that found no room is handed in again once the others are done."""
-    segment, future = waiting.popleft()
+    number, segment, future = waiting.popleft()
     try:
-        return future.result()
-    except QueueFull:
-        wait(other for _, other in waiting)
-        return server.submit(model, segment).result()
+        try:
+            return future.result()
+        except QueueFull:
+            wait(other for _, _, other in waiting)
+            return server.submit(model, segment).result()
+    except InvalidRequest:
+        raise
+    except RequestError as error:
+        raise type(error)(f"segment {number}: {error}") from error

@@ -13,7 +13,7 @@ import msgspec
 
 from partita.catalogue import Catalogue
 from partita.core.errors import InvalidInput, LoadFailed, ModelUnavailable
-from partita.deploy import Profiler, launch_of, limits_of, plan_for
+from partita.deploy import Profiler, deployment_for
 from partita.engine.engine import Deployment, Engine
 from partita.engine.service import Service
 from partita.protocols.oip.describe import index_state
@@ -160,13 +160,7 @@ class DiskRepository:
         return self._engine.publish(service)
 
     def _deployment(self, source: ModelSource, cores: tuple[int, ...]) -> Deployment:
-        return Deployment(
-            name=source.name,
-            version=source.version,
-            launch=launch_of(source),
-            settings=limits_of(source, self._server),
-            plan=plan_for(source, read_topology(), cores, self._profiler),
-        )
+        return deployment_for(source, self._server, read_topology(), cores, self._profiler)
 
     def _cores_for(self, name: str) -> tuple[int, ...]:
         """Return the cores of the model that is replaced; for a new one the least used, an even share of all.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +15,10 @@ from partita.core.errors import InvalidInput, MissingExtra
 from partita.handler_files import find_handler, handler_reference
 from partita.model_config import read_max_batch_size
 from partita.settings import ModelSettings, Settings, load_model_settings
+
+if TYPE_CHECKING:
+    from partita.allocation_file import Allocation
+    from partita.ensemble_file import EnsembleSource
 
 MODEL_FILE = "model.onnx"
 _FOREIGN = {
@@ -40,6 +45,10 @@ class ModelSource:
     settings: ModelSettings = field(default_factory=ModelSettings)
     max_batch_size: int | None = None
     """What a ``config.pbtxt`` says; 0 there means a model without a batch axis."""
+    ensemble: "EnsembleSource | None" = None
+    """What an ``ensemble.toml`` says (runtime ``ensemble``)."""
+    allocation: "Allocation | None" = None
+    """How an ensemble is to be allocated, as given; None = as it was allocated before, or safely."""
 
     @property
     def load_path(self) -> str:
@@ -101,7 +110,8 @@ def find_all(paths: tuple[Path, ...], settings: Settings) -> tuple[ModelSource, 
     for source in sources:
         if (other := by_name.setdefault(source.name, source)) is not source:
             raise InvalidInput(f"two models are named {source.name}: {other.path} and {source.path}")
-    if missing := set(settings.model) - set(by_name):
+    members = {m.source.path.stem for s in sources if s.ensemble is not None for m in s.ensemble.members}
+    if missing := set(settings.model) - set(by_name) - members:
         raise InvalidInput(
             f"[model.{min(missing)}] names no model given; there are {', '.join(sorted(by_name)) or 'none'}; "
             "give its path, there or on the command line"
@@ -121,12 +131,22 @@ def _from_file(path: Path, known: Mapping[str, ModelSettings]) -> ModelSource:
     name = path.stem
     settings = known.get(name, ModelSettings())
     if path.suffix == ".toml":
-        raise InvalidInput(f"{path}: this build does not serve ensembles yet; give its members' paths")
+        return _ensemble(path, known)
     if path.suffix in _FOREIGN:
         raise MissingExtra(f"{path}: {_FOREIGN[path.suffix]}")
     if path.suffix not in (".onnx", ".py"):
         raise InvalidInput(f"{path} is no model: expected an .onnx file, a handler .py or a model folder")
     return _with_settings(settings, name=name, path=path)
+
+
+def _ensemble(path: Path, known: Mapping[str, ModelSettings]) -> ModelSource:
+    from partita.ensemble_file import read_ensemble  # which finds its members with what is here
+
+    ensemble = read_ensemble(path, Settings(model=dict(known)))
+    settings = known.get(ensemble.name, ModelSettings())
+    return ModelSource(
+        name=ensemble.name, path=path, runtime="ensemble", settings=settings, ensemble=ensemble
+    )
 
 
 def _from_folder(folder: Path, known: Mapping[str, ModelSettings]) -> ModelSource:

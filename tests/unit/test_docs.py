@@ -10,10 +10,11 @@ import click
 import msgspec
 import pytest
 
-from partita import settings
+from partita import device_file, ensemble_file, settings
 from partita.cli.app import cli
 from partita.core import errors
 from partita.protocols.oip.inference import STATUS
+from partita.reading import read_table, read_toml
 from partita.system.addresses import Address
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +56,25 @@ def test_every_setting_stands_in_its_table_and_no_other(heading: str, struct: ty
     text = section((DOCS / "configuration.md").read_text(encoding="utf-8"), heading)
     own_table = text.split("\n### ")[0]
     assert set(rows(own_table)) == {field.encode_name for field in msgspec.structs.fields(struct)}
+
+
+@pytest.mark.parametrize(
+    ("heading", "struct"),
+    [
+        ("## The file", ensemble_file.EnsembleSettings),
+        ("### `[[member]]`", ensemble_file.MemberSettings),
+    ],
+)
+def test_every_key_of_an_ensemble_stands_in_its_table(heading: str, struct: type[msgspec.Struct]) -> None:
+    text = section((DOCS / "ensembles.md").read_text(encoding="utf-8"), heading).split("\n### ")[0]
+    fields = {field.encode_name: field.default for field in msgspec.structs.fields(struct)}
+    table = rows(text)
+    assert set(table) == set(fields)
+    for name, default in fields.items():
+        if isinstance(default, str):
+            assert table[name][0] == f'`"{default}"`'
+        elif isinstance(default, (int, float)):
+            assert table[name][0] == f"`{default}`"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +156,12 @@ def test_python_examples_are_python(page: str, block: str) -> None:
 def test_toml_examples_are_settings(page: str, block: str, tmp_path: Path) -> None:
     path = tmp_path / "partita.toml"
     path.write_text(block, encoding="utf-8")
-    settings.load_settings(path, environ={})
+    if "[[member]]" in block:
+        read_table(ensemble_file.EnsembleSettings, read_toml(path), where="")
+    elif "[[device]]" in block:
+        read_table(device_file.DeviceFile, read_toml(path), where="")
+    else:
+        settings.load_settings(path, environ={})
 
 
 @pytest.mark.parametrize(("page", "block"), list(fenced("console")))

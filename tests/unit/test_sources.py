@@ -137,7 +137,6 @@ def test_a_wrong_handler_setting(tmp_path: Path, handler: str) -> None:
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("e.toml", InvalidInput, "ensembles"),
         ("m.mar", MissingExtra, r"partita\[torch\]"),
         ("m.pt", MissingExtra, r"partita\[torch\]"),
         ("m.pt2", MissingExtra, r"partita\[torch\]"),

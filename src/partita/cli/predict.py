@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 @click.option(
     "--segment",
     type=click.IntRange(min=1),
-    default=128,
-    show_default=True,
     metavar="N",
-    help="Items handed in together.",
+    help="Items handed in together. [default: as an ensemble's file says, else 128]",
 )
 @click.option(
     "--tune",
@@ -41,7 +39,7 @@ def command(
     path: Path,
     inputs: Path,
     output: Path,
-    segment: int,
+    segment: int | None,
     tune: str | None,
     config: Path | None,
     cores: str | None,
@@ -75,9 +73,12 @@ def command(
         seconds = time.perf_counter() - started_s
     written = _write(output, outputs)
     items = len(next(iter(outputs.values())))
+    if outputs.missing:
+        say(f"warning: some segments were answered without {', '.join(outputs.missing)}")
     if as_json:
         shapes = {name: list(array.shape) for name, array in outputs.items()}
-        emit_json({"output": str(written), "items": items, "seconds": seconds, "outputs": shapes})
+        document = {"output": str(written), "items": items, "seconds": seconds, "outputs": shapes}
+        emit_json({**document, "missing_members": list(outputs.missing)})
     else:
         say(f"{items} items in {seconds:.2f} s ({items / seconds:.0f} items/s), written to {written}")
 

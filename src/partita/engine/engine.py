@@ -2,16 +2,18 @@
 
 import asyncio
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from itertools import count
+from typing import Any
 
 from partita.core.clock import Clock
 from partita.core.errors import InvalidInput, ModelNotFound
-from partita.core.plan import InstanceSpec, Plan
+from partita.core.plan import InstanceSpec
+from partita.engine.deployment import Deployment, EnsembleDeployment
+from partita.engine.ensemble import Ensemble
 from partita.engine.instance import Instance, ModelLaunch
-from partita.engine.member import Member
-from partita.engine.service import Service, ServiceSettings
+from partita.engine.member import InstanceFactory, Member
+from partita.engine.service import Service
 from partita.machines.leases import CoreLeases
 from partita.machines.worker_life import RestartRules
 from partita.system.clock import SystemClock
@@ -19,17 +21,6 @@ from partita.system.shared_memory import SharedMemory
 
 WORKER_ARGV = (sys.executable, "-P", "-m", "partita.worker")
 """How a worker is started; the engine knows no more of the worker package than this."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
-    """One model to serve, with the plan that it is served by."""
-
-    name: str
-    version: str
-    launch: ModelLaunch
-    settings: ServiceSettings
-    plan: Plan
 
 
 class Engine:
@@ -65,17 +56,10 @@ class Engine:
         """Start a model's workers; until it is published, nobody's requests reach it."""
         plan = deployment.plan
         largest = max(instance.batch for instance in plan.instances)
-
-        def make_instance(number: int, spec: InstanceSpec, launch: ModelLaunch, member: Member) -> Instance:
-            return self._make_instance(number, spec, launch, member, service.arena.memory)
-
-        service = Service(
-            deployment.name,
-            deployment.version,
-            deployment.launch,
-            deployment.settings,
+        service = self._service_for(
+            deployment,
             leases=self.leases,
-            make_instance=make_instance,
+            make_instance=self._instances_over(lambda: service.arena.memory),
             rows_hint=2 * largest,
             loop=self._loop,
             clock=self._clock,
@@ -83,6 +67,12 @@ class Engine:
         self._unpublished.add(service)
         service.start(plan, [next(self._numbers) for _ in plan.instances])
         return service
+
+    def _service_for(self, deployment: Deployment, **parts: Any) -> Service:
+        if isinstance(deployment, EnsembleDeployment):
+            next_number = self._numbers.__next__
+            return Ensemble(deployment, next_number=next_number, instances_over=self._instances_over, **parts)
+        return Service(deployment.name, deployment.version, deployment.launch, deployment.settings, **parts)
 
     def publish(self, service: Service) -> Service | None:
         """Send requests for its name to this service from now on.
@@ -111,6 +101,14 @@ class Engine:
     async def remove(self, name: str, grace_s: float) -> None:
         """Serve a name no longer, and wait until its service has ended. Raises `ModelNotFound`."""
         await self.discard(self.withdraw(name), grace_s)
+
+    def _instances_over(self, inputs: Callable[[], SharedMemory]) -> InstanceFactory:
+        """Return what makes instances that read their items in this memory, which is asked for by then."""
+
+        def make_instance(number: int, spec: InstanceSpec, launch: ModelLaunch, member: Member) -> Instance:
+            return self._make_instance(number, spec, launch, member, inputs())
+
+        return make_instance
 
     def _make_instance(
         self, number: int, spec: InstanceSpec, launch: ModelLaunch, member: Member, inputs: SharedMemory
@@ -163,3 +161,6 @@ class Engine:
         self.leases.check()
         for service in services or self.everything:
             service.check()
+
+
+__all__ = ["WORKER_ARGV", "Deployment", "Engine", "EnsembleDeployment"]

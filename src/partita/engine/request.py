@@ -12,13 +12,39 @@ Buffer = bytes | bytearray | memoryview
 Shapes = tuple[tuple[int, ...], ...]
 
 
+class DegradedShapes(tuple[tuple[int, ...], ...]):
+    """Shapes of an ensemble's answer that some members have no part in, by name.
+
+    Equal to no other shapes, so that nothing that is remembered by shapes stands for it.
+    """
+
+    missing: tuple[str, ...]
+
+    def __new__(cls, shapes: Shapes, missing: tuple[str, ...]) -> "DegradedShapes":
+        """Return these shapes, with the members that are missing."""
+        made = super().__new__(cls, shapes)
+        made.missing = missing
+        return made
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def missing_members(shapes: Shapes) -> tuple[str, ...]:
+    """Return the members that had no part in the answer of these shapes."""
+    return shapes.missing if isinstance(shapes, DegradedShapes) else ()
+
+
 class Sink(Protocol):
     """Takes the one outcome of a request: exactly one of these is called, once, on the engine's loop."""
 
     def answered(self, request: "Request", outputs: Sequence[Buffer], shapes: Shapes) -> None:
         """All items were executed. `outputs` are in signature order, row-major, little-endian.
 
-        `shapes` include the batch axis where the model has one. The buffers are valid only during the
+        `shapes` include the batch axis where the model has one, and `missing_members` tells from them who has
+        no part in the answer. The buffers are valid only during the
         call: whoever keeps them copies them.
         """
         ...

@@ -64,9 +64,8 @@ class Service:
         self._changed = asyncio.Event()
         self.memo: dict[Any, Any] = {}
         """For protocols: what they derived from this service's signature, kept as long as the service."""
-        self.member = Member(
-            launch,
-            settings.rules,
+        self._launch = launch
+        self.member = self._make_member(
             leases=leases,
             statistics=self.statistics,
             owner=self,
@@ -75,6 +74,9 @@ class Service:
             clock=clock,
         )
         self._queue = self.member.dispatcher.queue
+
+    def _make_member(self, **parts: Any) -> Member:
+        return Member(self._launch, self.settings.rules, **parts)
 
     @property
     def signature(self) -> Signature:

@@ -41,12 +41,16 @@ class _Held:
 class Accumulator:
     """One request's predictions, members × items, on their way to one answer."""
 
-    __slots__ = ("_held", "_members", "_n_items", "_next", "_rule", "_shape", "dropped")
+    __slots__ = ("_held", "_members", "_n_items", "_next", "_rule", "_same_shape", "_shape", "dropped")
 
-    def __init__(self, rule: Rule, members: Sequence[MemberOutput], n_items: int) -> None:
+    def __init__(
+        self, rule: Rule, members: Sequence[MemberOutput], n_items: int, *, same_shape: bool = True
+    ) -> None:
+        """`same_shape`: whether the rule needs all members' predictions of an item in one shape."""
         self._rule = rule
         self._members = members
         self._n_items = n_items
+        self._same_shape = same_shape
         self._held = [_Held() for _ in members]
         self._next = 0
         """The first member that the rule has not heard of and that was not dropped."""
@@ -121,7 +125,7 @@ class Accumulator:
         name = self._members[member].name
         if self._shape is None:
             self._shape = shape, name
-        elif self._shape[0] != shape:
+        elif self._same_shape and self._shape[0] != shape:
             raise InferenceFailed(
                 f"member {name} answered items of shape {list(shape)} and member {self._shape[1]} of shape "
                 f"{list(self._shape[0])}; these cannot be combined"

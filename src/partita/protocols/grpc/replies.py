@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from partita.core.tensors import DataType
-from partita.engine.request import Buffer, Shapes
+from partita.engine.request import Buffer, Shapes, missing_members
 from partita.engine.service import Service
 from partita.protocols.grpc.messages import CLASSES
 from partita.protocols.grpc.requests import CONTENTS
-from partita.protocols.oip.replies import MEMO_HEADS, Replies
+from partita.protocols.oip.replies import MEMO_HEADS, MISSING, Replies
 from partita.protocols.oip.templates import Template
 from partita.protocols.oip.tensors import elements
 
@@ -49,12 +49,13 @@ class GrpcReplies:
         if head is not None:
             tensors: Sequence[Buffer] = [outputs[wanted.index] for wanted in template.outputs]
         else:
+            missing = missing_members(shapes)
             described = [self._tensors.tensor(wanted, outputs, shapes) for wanted in template.outputs]
             if typed and all(datatype in CONTENTS for _, datatype, _, _ in described):
-                return self._head(template, described, typed=True)
-            head = self._head(template, described, typed=False)
+                return self._head(template, described, missing, typed=True)
+            head = self._head(template, described, missing, typed=False)
             tensors = [data for _, _, _, data in described]
-            if not any(wanted.classes for wanted in template.outputs) and not typed:
+            if not any(wanted.classes for wanted in template.outputs) and not typed and not missing:
                 if len(template.heads) >= MEMO_HEADS:
                     template.heads.clear()
                 template.heads[shapes] = head
@@ -67,12 +68,15 @@ class GrpcReplies:
         self,
         template: Template,
         tensors: Sequence[tuple[str, DataType, tuple[int, ...], Buffer]],
+        missing: tuple[str, ...],
         *,
         typed: bool,
     ) -> bytes:
         response = CLASSES["ModelInferResponse"](
             model_name=self._name, model_version=self._version, id=template.request_id
         )
+        if missing:
+            response.parameters[MISSING].string_param = ",".join(missing)
         for name, datatype, shape, data in tensors:
             output = response.outputs.add(name=name, datatype=datatype.value, shape=shape)
             if typed:

@@ -8,13 +8,15 @@ import numpy as np
 
 from partita.core.errors import InvalidRequest
 from partita.core.tensors import DataType, Signature
-from partita.engine.request import Buffer, Shapes
+from partita.engine.request import Buffer, Shapes, missing_members
 from partita.protocols.http.compression import COMPRESS_FROM_BYTES, compressed
 from partita.protocols.http.responses import response_head
 from partita.protocols.oip.templates import Template, WantedOutput
 
 _BINARY_TYPE = (b"content-type", b"application/octet-stream")
 _JSON_TYPE = (b"content-type", b"application/json")
+MISSING = "missing_members"
+"""Response parameter: the members of an ensemble that have no part in the answer, separated by commas."""
 MEMO_HEADS = 64
 """Most output shapes for which one template keeps heads."""
 
@@ -49,7 +51,7 @@ class Replies:
         if coding and length >= COMPRESS_FROM_BYTES:
             return _compressed(headers, b"".join((text, *binaries)), coding)
         head = response_head(200, headers, length) + text
-        if self._is_constant(template) and not coding:
+        if self._is_constant(template) and not coding and not missing_members(shapes):
             if len(template.heads) >= MEMO_HEADS:
                 template.heads.clear()
             template.heads[shapes] = head
@@ -78,6 +80,8 @@ class Replies:
                 tensor["data"] = _json_values(name, datatype, shape, values)
             tensors.append(tensor)
         document: dict[str, Any] = {"model_name": self._name, "model_version": self._version}
+        if missing := missing_members(shapes):
+            document["parameters"] = {MISSING: ",".join(missing)}
         if template.request_id:
             document["id"] = template.request_id
         document["outputs"] = tensors

@@ -11,6 +11,7 @@ ENTRY_POINT_GROUP = "partita.runtimes"
 _OWN = {
     "onnxruntime": "partita.worker.runtimes.onnxruntime",
     "python": "partita.worker.runtimes.python",
+    "rule": "partita.worker.runtimes.rule",
 }
 
 

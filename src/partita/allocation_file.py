@@ -1,0 +1,98 @@
+"""Allocations on disk: what ``partita allocate`` found, as the JSON that it prints, and where it is kept."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from partita.core.allocation import AllocationMatrix
+from partita.core.devices import Device
+from partita.core.errors import InvalidInput
+from partita.ensemble_file import EnsembleSource
+from partita.profiling.identity import installed_version, model_hash
+from partita.settings import cache_dir
+from partita.system.devices import parse_devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """A matrix, with what its rows and columns are."""
+
+    devices: tuple[Device, ...]
+    models: tuple[str, ...]
+    matrix: AllocationMatrix
+
+
+class _Document(msgspec.Struct, frozen=True):
+    devices: tuple[str, ...]
+    models: tuple[str, ...]
+    matrix: tuple[tuple[int, ...], ...]
+
+
+def read_allocation(file: Path) -> Allocation:
+    """Return the allocation that ``partita allocate -o`` wrote.
+
+    Raises `InvalidInput` for anything else, and for one of a described machine, whose devices this one lacks.
+    """
+    try:
+        document = msgspec.convert(json.loads(file.read_bytes()), _Document)
+    except OSError as error:
+        raise InvalidInput(f"cannot read {file}: {error.strerror}") from error
+    except (ValueError, msgspec.ValidationError) as error:
+        raise InvalidInput(f"{file} is no allocation as `partita allocate -o` writes one: {error}") from error
+    rows = document.matrix
+    if (
+        len(rows) != len(document.devices)
+        or any(len(row) != len(document.models) for row in rows)
+        or not rows
+    ):
+        raise InvalidInput(
+            f"{file}: the matrix does not have a row for each device and a column for each model"
+        )
+    try:
+        devices = parse_devices(",".join(document.devices))
+    except InvalidInput as error:
+        raise InvalidInput(f"{file}: {error}") from error
+    matrix = AllocationMatrix.of(rows)
+    if not matrix.is_valid:
+        raise InvalidInput(f"{file}: a model has no worker on any device")
+    return Allocation(devices=devices, models=document.models, matrix=matrix)
+
+
+def write_document(file: Path, document: dict[str, Any]) -> None:
+    """Write an allocation's document; a crash leaves the old one whole. Raises `InvalidInput`."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        beside = file.with_name(f".{file.name}.{os.getpid()}")
+        beside.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        beside.replace(file)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {file}: {error.strerror}") from error
+
+
+def kept_path(ensemble: EnsembleSource, devices: Sequence[Device]) -> Path:
+    """Return where the allocation of this ensemble on these devices is kept.
+
+    By the members' content, their runtimes' versions, the devices and the batch sizes.
+    """
+    digest = hashlib.sha256()
+    for member in ensemble.members:
+        source = member.source
+        version = installed_version(source.runtime)
+        parts = (member.name, model_hash(source.path), source.runtime, version, source.handler or "")
+        digest.update("\0".join(parts).encode() + b"\1")
+    for device in devices:
+        digest.update(f"{device.name}\0{device.memory_bytes}\1".encode())
+    digest.update(repr(ensemble.batch_sizes).encode())
+    return cache_dir() / "allocations" / f"{digest.hexdigest()[:32]}.json"
+
+
+def kept_allocation(ensemble: EnsembleSource, devices: Sequence[Device]) -> Allocation | None:
+    """Return the allocation that is kept for this ensemble here, None if there is none."""
+    path = kept_path(ensemble, devices)
+    return read_allocation(path) if path.is_file() else None

@@ -1,0 +1,48 @@
+"""What an engine is asked to serve: one model, or an ensemble of several."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from partita.core.plan import InstanceSpec, Plan
+from partita.engine.ensemble_signature import MemberRole
+from partita.engine.instance import ModelLaunch
+from partita.engine.service import ServiceSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """One model to serve, with the plan that it is served by."""
+
+    name: str
+    version: str
+    launch: ModelLaunch
+    settings: ServiceSettings
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberDeployment:
+    """One member of an ensemble: how it is launched, and what it is to the others."""
+
+    launch: ModelLaunch
+    role: MemberRole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnsembleDeployment(Deployment):
+    """An ensemble. Every instance of its plan names the member that it is of."""
+
+    members: tuple[MemberDeployment, ...]
+    rule: str
+    """One that the head knows (`machines/rules.py`), or ``gathered`` where `combiner` runs it."""
+    combiner: ModelLaunch | None = None
+    """The worker that a user's rule (runtime ``rule``) or a stacking model runs in."""
+    degrades: bool = False
+    """Whether a request is answered without the members that fail on it."""
+
+
+def plan_of(specs: Sequence[InstanceSpec]) -> Plan:
+    """Return these instances as a plan. Where they share cores, its `cores` counts them as often."""
+    return Plan(
+        instances=tuple(specs), cores=sum(s.threads for s in specs), batch=sum(s.batch for s in specs)
+    )

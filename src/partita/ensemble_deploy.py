@@ -1,0 +1,131 @@
+"""From an ensemble on disk to what the engine serves: launches, rule, and an allocation as a plan."""
+
+from collections.abc import Sequence
+
+from partita.allocation_file import Allocation, kept_allocation
+from partita.core.allocation import AllocationMatrix
+from partita.core.devices import MIB, Device
+from partita.core.errors import InvalidInput, NoFeasiblePlan
+from partita.core.plan import InstanceSpec, Plan
+from partita.core.topology import Topology
+from partita.device_file import devices_for
+from partita.engine.deployment import EnsembleDeployment, MemberDeployment, plan_of
+from partita.engine.ensemble_signature import MemberRole
+from partita.engine.instance import ModelLaunch
+from partita.engine.service import ServiceSettings
+from partita.ensemble_file import RULES, EnsembleSource, MemberSource
+from partita.launching import launch_of
+from partita.planning.bin_packing import worst_fit_decreasing
+from partita.sources import ModelSource
+
+DEFAULT_BATCH = 32
+"""Batch size of an ensemble that nobody has allocated."""
+_PROCESS_BYTES = 128 * MIB
+"""A worker with no model in it, roughly: the interpreter and its runtime."""
+
+
+def ensemble_deployment(
+    source: ModelSource, settings: ServiceSettings, topology: Topology, cores: tuple[int, ...]
+) -> EnsembleDeployment:
+    """Return how an ensemble is served on these cores: as given, as allocated before, else safely.
+
+    Raises `InvalidInput`, for an allocation that is given and does not fit as well.
+    """
+    ensemble = source.ensemble
+    assert ensemble is not None
+    allocation = source.allocation
+    if allocation is None:
+        devices = devices_for(None, topology, cores)
+        allocation = kept_allocation(ensemble, devices) or safe_allocation(ensemble, devices)
+    else:
+        _check_fits(allocation, ensemble, topology)
+    return deployment_of(source, settings, allocation)
+
+
+def deployment_of(
+    source: ModelSource, settings: ServiceSettings, allocation: Allocation
+) -> EnsembleDeployment:
+    """Return how an ensemble is served with an allocation."""
+    ensemble = source.ensemble
+    assert ensemble is not None
+    return EnsembleDeployment(
+        name=source.name,
+        version=source.version,
+        launch=ModelLaunch(name=source.name, path=str(ensemble.path), runtime="ensemble"),
+        settings=settings,
+        plan=plan_for_allocation(allocation),
+        members=tuple(
+            MemberDeployment(launch=launch_of(member.source), role=_role(member))
+            for member in ensemble.members
+        ),
+        rule=ensemble.rule if ensemble.rule in RULES else "gathered",
+        combiner=_combiner(ensemble, source),
+        degrades=ensemble.on_member_failure == "degrade",
+    )
+
+
+def _role(member: MemberSource) -> MemberRole:
+    return MemberRole(name=member.name, weight=member.weight, output=member.output, classes=member.classes)
+
+
+def _combiner(ensemble: EnsembleSource, source: ModelSource) -> ModelLaunch | None:
+    if ensemble.rule in RULES:
+        return None
+    name, stacked = f"{source.name}-rule", ensemble.rule.removeprefix("stack:")
+    limit_s = source.settings.load_limit_s
+    runtime = "onnxruntime" if stacked != ensemble.rule else "rule"
+    return ModelLaunch(name=name, path=stacked, runtime=runtime, load_limit_s=limit_s)
+
+
+def plan_for_allocation(allocation: Allocation) -> Plan:
+    """Return the workers of a matrix as instances, pinned to their devices' cores."""
+    return plan_of(
+        [
+            InstanceSpec(
+                model=allocation.models[worker.model],
+                device=allocation.devices[worker.device].name,
+                threads=len(allocation.devices[worker.device].cores),
+                batch=worker.batch,
+                cores=allocation.devices[worker.device].cores,
+            )
+            for worker in allocation.matrix.workers()
+        ]
+    )
+
+
+def safe_allocation(ensemble: EnsembleSource, devices: Sequence[Device]) -> Allocation:
+    """Return every member on every device, so that no core is ever without work; fewer where memory is short.
+
+    Raises `NoFeasiblePlan` if not even one worker for each member fits, by a guess from the files' sizes.
+    """
+    models = tuple(member.name for member in ensemble.members)
+    sizes = [estimated_bytes(member.source) for member in ensemble.members]
+    batch = max((b for b in ensemble.batch_sizes if b <= DEFAULT_BATCH), default=ensemble.batch_sizes[0])
+    if all(device.memory_bytes is None or sum(sizes) <= device.memory_bytes for device in devices):
+        matrix = AllocationMatrix(((batch,) * len(models),) * len(devices))
+    else:
+        matrix = worst_fit_decreasing(devices, models, [sizes] * len(devices), batch)
+    return Allocation(devices=tuple(devices), models=models, matrix=matrix)
+
+
+def estimated_bytes(source: ModelSource) -> int:
+    """Return a guess at what a worker of a model holds: twice its file, and a process; nothing was loaded."""
+    try:
+        return 2 * source.path.stat().st_size + _PROCESS_BYTES
+    except OSError as error:
+        raise InvalidInput(f"{source.path}: cannot be read: {error.strerror}") from error
+
+
+def _check_fits(allocation: Allocation, ensemble: EnsembleSource, topology: Topology) -> None:
+    names = [member.name for member in ensemble.members]
+    if list(allocation.models) != names:
+        raise InvalidInput(
+            f"the allocation is for {', '.join(allocation.models)}, "
+            f"and {ensemble.path} has {', '.join(names)}"
+        )
+    known = {cpu.cpu for cpu in topology.cpus}
+    for device in allocation.devices:
+        if device.is_gpu:
+            raise InvalidInput(f"the allocation has {device.name}, and this build runs no model on a GPU yet")
+        if not set(device.cores) <= known:
+            raise NoFeasiblePlan(f"the allocation has {device.name}, and this process may not use all of it")

@@ -1,0 +1,465 @@
+"""Ensembles through real workers: every request to all members, one answer back, whatever fails."""
+
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from partita.core.errors import ModelUnavailable, QueueFull
+from partita.core.plan import InstanceSpec
+from partita.engine.deployment import EnsembleDeployment, MemberDeployment, plan_of
+from partita.engine.engine import Engine
+from partita.engine.ensemble import Ensemble
+from partita.engine.ensemble_signature import MemberRole
+from partita.engine.instance import ModelLaunch
+from partita.engine.request import Layout, missing_members
+from partita.engine.service import ServiceSettings
+from partita.machines.dispatcher import BatchingRules
+from partita.machines.rules import rule_maker
+from tests import models
+from tests.engine_driver import Asked, ask, engine, gate_reached, make_gate, run, until
+
+pytestmark = pytest.mark.process
+
+ROW = Layout(None, (16,))
+RAISE, EXIT, HANG, HOLD, WIDE = 1, 2, 3, 4, 5
+
+MEMBER = """
+import os, time
+import numpy as np
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+SCALE, TROUBLE = {scale}, {trouble}
+
+class Scaled:
+    \"\"\"y = scale · x[:, :3]. The last number of an item makes trouble where the member minds it.\"\"\"
+
+    inputs = {{"x": {{"shape": [-1, 4], "datatype": "FP32"}}}}
+    outputs = {{"y": {{"shape": [-1, -1], "datatype": "FP32"}}}}
+
+    def infer(self, batch):
+        x = batch["x"]
+        what = set(x[:, 3].astype(int).tolist()) if TROUBLE else set()
+        if 1 in what:
+            raise ValueError("bad item")
+        if 2 in what:
+            os._exit(3)
+        if 3 in what:
+            time.sleep(3600)
+        if 4 in what:
+            open(os.path.join(FOLDER, "gate")).read()
+        y = np.float32(SCALE) * x[:, :3]
+        return {{"y": np.concatenate([y, y], axis=1) if 5 in what else y}}
+"""
+
+
+def scaled(folder: Path, name: str, scale: float, *, trouble: bool = False) -> ModelLaunch:
+    """A member that multiplies; `trouble`: it minds the last number of an item."""
+    home = folder / name
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "model.py").write_text(dedent(MEMBER.format(scale=scale, trouble=trouble)))
+    return ModelLaunch(name=name, path=f"{home}/model.py:Scaled", runtime="python")
+
+
+def items(*values: float, what: int = 0) -> NDArray[np.float32]:
+    return np.array([[v, v + 1, v + 2, what] for v in values], dtype=np.float32)
+
+
+def deployment(
+    launches: Sequence[ModelLaunch],
+    *,
+    rule: str = "mean",
+    degrades: bool = False,
+    combiner: ModelLaunch | None = None,
+    roles: Sequence[MemberRole] | None = None,
+    batch: int = 8,
+    copies: int = 1,
+    cores: tuple[int, ...] = (),
+    **limits: Any,
+) -> EnsembleDeployment:
+    roles = roles or [MemberRole(name=launch.name) for launch in launches]
+    specs = [
+        InstanceSpec(model=role.name, threads=1, batch=batch, cores=cores)
+        for role in roles
+        for _ in range(copies)
+    ]
+    return EnsembleDeployment(
+        name="all",
+        version="1",
+        launch=ModelLaunch(name="all", path="", runtime="ensemble"),
+        settings=ServiceSettings(rules=BatchingRules(**limits)),
+        plan=plan_of(specs),
+        members=tuple(
+            MemberDeployment(launch=one, role=role) for one, role in zip(launches, roles, strict=True)
+        ),
+        rule=rule,
+        degrades=degrades,
+        combiner=combiner,
+    )
+
+
+def start(made: Engine, deployed: EnsembleDeployment) -> Ensemble:
+    service = made.add(deployed)
+    assert isinstance(service, Ensemble)
+    return service
+
+
+@asynccontextmanager
+async def served(launches: Sequence[ModelLaunch], **more: Any) -> AsyncIterator[Ensemble]:
+    async with engine() as made:
+        service = start(made, deployment(launches, **more))
+        await service.until_ready()
+        yield service
+        await until(lambda: service.member.dispatcher.running_items == 0)
+        assert service.arena.owned_items() == 0, "all item memory is back"
+        service.check()
+
+
+async def rows(asked: Asked) -> NDArray[Any]:
+    (y,) = await asked.result()
+    return y
+
+
+def missing(asked: Asked) -> tuple[str, ...]:
+    return missing_members(asked.future.result()[1])
+
+
+@pytest.mark.parametrize("rule", ["weighted", "median"])
+def test_the_answer_has_the_bits_of_a_plain_loop_over_the_members(tmp_path: Path, rule: str) -> None:
+    scales = {"a": 0.1, "b": -3.7, "c": 11.3}
+    launches = [scaled(tmp_path, name, scale) for name, scale in scales.items()]
+    weights = {"a": 1.0, "b": 0.3, "c": 2.5} if rule in ("weighted", "vote") else dict.fromkeys(scales, 1.0)
+    roles = [MemberRole(name=name, weight=weight) for name, weight in weights.items()]
+    sizes = [1, 300, 17, 2, 128, 5, 44]
+
+    async def main() -> None:
+        async with served(launches, rule=rule, roles=roles, copies=2) as service:
+            rng = np.random.default_rng(1)
+            inputs = [rng.standard_normal((n, 4)).astype(np.float32) for n in sizes]
+            asked = [ask(service, x, layout=ROW) for x in inputs]
+            for one, x in zip(asked, inputs, strict=True):
+                loop = rule_maker(rule, weights)()
+                loop.start(len(x), list(scales))
+                for name, scale in scales.items():
+                    loop.update(slice(0, len(x)), name, np.float32(scale) * x[:, :3])
+                assert (await rows(one)).tobytes() == np.asarray(loop.finish()).tobytes()
+                assert one.outcomes == 1
+            assert service.statistics.answered == len(sizes)
+            assert service.statistics.answered_items == sum(sizes)
+
+    run(main)
+
+
+def test_networks_with_other_names_of_inputs_and_other_orders_of_classes(tmp_path: Path) -> None:
+    launches = [
+        ModelLaunch(name="net", path=str(models.linear(tmp_path / "m.onnx")), runtime="onnxruntime"),
+        scaled(tmp_path, "scaled", 2.0),
+    ]
+    roles = [
+        MemberRole(name="net", classes=("cat", "dog", "owl"), output="y"),
+        MemberRole(name="scaled", classes=("owl", "cat", "dog")),
+    ]
+    weight, bias = models.linear_weights()
+
+    async def main() -> None:
+        async with served(launches, roles=roles, rule="max") as service:
+            x = np.random.default_rng(2).standard_normal((5, 4)).astype(np.float32)
+            y = await rows(ask(service, x, layout=ROW))
+            second = 2 * x[:, [1, 2, 0]]  # cat, dog, owl of what it answers as owl, cat, dog
+            np.testing.assert_allclose(y, np.maximum(x @ weight + bias, second), rtol=1e-5, atol=1e-5)
+            assert [spec.name for spec in service.signature.inputs] == ["x"]
+
+    run(main)
+
+
+def test_members_that_share_one_core_take_turns(tmp_path: Path) -> None:
+    launches = [scaled(tmp_path, f"m{k}", float(k)) for k in range(4)]
+    core = min(os.sched_getaffinity(0))
+
+    async def main() -> None:
+        async with served(launches, cores=(core,)) as service:
+            asked = [ask(service, items(n), layout=ROW) for n in range(50)]
+            for n, one in enumerate(asked):
+                np.testing.assert_allclose((await rows(one))[0, 0], 1.5 * n)
+
+    run(main)
+
+
+# --- what fails -----------------------------------------------------------------------------------
+
+
+def test_a_member_that_raises_fails_the_request_and_is_named(tmp_path: Path) -> None:
+    launches = [scaled(tmp_path, "good", 1.0), scaled(tmp_path, "bad", 1.0, trouble=True)]
+
+    async def main() -> None:
+        async with served(launches) as service:
+            before, bad, after = (ask(service, items(1, what=w), layout=ROW) for w in (0, RAISE, 0))
+            error = await bad.error()
+            assert error.code == "inference_failed"
+            assert str(error).startswith("member bad: ")
+            assert "bad item" in str(error)
+            for one in (before, after):
+                np.testing.assert_array_equal(await rows(one), items(1)[:, :3])
+
+    run(main)
+
+
+def test_degraded_answers_come_from_the_rest_and_name_who_is_missing(tmp_path: Path) -> None:
+    launches = [
+        scaled(tmp_path, "a", 1.0),
+        scaled(tmp_path, "b", 10.0, trouble=True),
+        scaled(tmp_path, "c", 4.0),
+    ]
+    roles = [MemberRole(name=n, weight=w) for n, w in (("a", 3.0), ("b", 5.0), ("c", 1.0))]
+
+    async def main() -> None:
+        async with served(launches, roles=roles, rule="weighted", degrades=True) as service:
+            well, bad, dead = (ask(service, items(2, 6, what=w), layout=ROW) for w in (0, RAISE, EXIT))
+            x = items(2, 6)[:, :3]
+            np.testing.assert_allclose(await rows(well), x * (3 + 50 + 4) / 9, rtol=1e-6)
+            np.testing.assert_allclose(await rows(bad), x * (3 + 4) / 4, rtol=1e-6)
+            np.testing.assert_allclose(await rows(dead), x * (3 + 4) / 4, rtol=1e-6)
+            assert [missing(one) for one in (well, bad, dead)] == [(), ("b",), ("b",)]
+            assert service.statistics.worker_deaths == 2  # once in its batch, once alone
+            np.testing.assert_allclose(
+                await rows(ask(service, items(2), layout=ROW)), x[:1] * 57 / 9, rtol=1e-6
+            )
+
+    run(main)
+
+
+def test_without_anybody_left_a_degraded_request_fails(tmp_path: Path) -> None:
+    launches = [scaled(tmp_path, name, 1.0, trouble=True) for name in ("a", "b")]
+
+    async def main() -> None:
+        async with served(launches, degrades=True) as service:
+            assert (await ask(service, items(1, what=RAISE), layout=ROW).error()).code == "inference_failed"
+            np.testing.assert_array_equal(await rows(ask(service, items(1), layout=ROW)), items(1)[:, :3])
+
+    run(main)
+
+
+def test_kill_of_a_members_worker_costs_no_request(tmp_path: Path) -> None:
+    launches = [scaled(tmp_path, "a", 1.0), scaled(tmp_path, "b", 3.0, trouble=True)]
+    (tmp_path / "b").mkdir(exist_ok=True)
+    make_gate(tmp_path / "b")
+
+    async def main() -> None:
+        async with served(launches) as service:
+            held = ask(service, items(5, what=HOLD), layout=ROW)
+            gate = await gate_reached(tmp_path / "b")
+            more = [ask(service, items(n), layout=ROW) for n in range(20)]
+            (victim,) = service.group.branches[1].member.instances.values()
+            assert victim.pid is not None
+            os.kill(victim.pid, signal.SIGKILL)
+            await until(lambda: service.statistics.worker_deaths == 1)
+            os.close(gate)
+            os.close(await gate_reached(tmp_path / "b"))
+            for n, one in enumerate(more):
+                np.testing.assert_array_equal((await rows(one))[0, 0], 2 * n)
+            np.testing.assert_array_equal((await rows(held))[0, 0], 10)
+
+    run(main)
+
+
+def test_a_member_that_answers_another_shape_fails_the_request_by_name(tmp_path: Path) -> None:
+    launches = [scaled(tmp_path, "good", 1.0), scaled(tmp_path, "wide", 1.0, trouble=True)]
+
+    async def main() -> None:
+        async with served(launches) as service:
+            error = await ask(service, items(1, what=WIDE), layout=ROW).error()
+            assert error.code == "inference_failed"
+            assert "member wide" in str(error)
+            assert "[6]" in str(error)
+            np.testing.assert_array_equal(await rows(ask(service, items(1), layout=ROW)), items(1)[:, :3])
+
+    run(main)
+
+
+def test_a_member_that_cannot_be_loaded_ends_the_start_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    broken = ModelLaunch(name="broken", path=str(tmp_path / "broken" / "m.onnx"), runtime="onnxruntime")
+    (tmp_path / "broken" / "m.onnx").write_bytes(b"no network")
+
+    async def main(degrades: bool) -> None:
+        async with engine() as made:
+            service = start(made, deployment([scaled(tmp_path, "good", 1.0), broken], degrades=degrades))
+            with pytest.raises(ModelUnavailable, match="member broken"):
+                await service.until_ready()
+
+    for degrades in (False, True):
+        run(lambda degrades=degrades: main(degrades))  # type: ignore[misc]
+
+
+def test_members_that_do_not_fit_together_are_named_at_the_start(tmp_path: Path) -> None:
+    narrow = ModelLaunch(
+        name="narrow", path=str(models.linear(tmp_path / "n.onnx", 3)), runtime="onnxruntime"
+    )
+
+    async def main() -> None:
+        async with engine() as made:
+            service = start(made, deployment([scaled(tmp_path, "good", 1.0), narrow]))
+            with pytest.raises(
+                ModelUnavailable, match=r"member narrow takes x FP32 \[-1, 3\] and member good"
+            ):
+                await service.until_ready()
+
+    run(main)
+
+
+def test_cancelled_and_late_requests_give_their_memory_back(tmp_path: Path) -> None:
+    launches = [scaled(tmp_path, "a", 1.0), scaled(tmp_path, "b", 1.0, trouble=True)]
+    make_gate(tmp_path / "b")
+
+    async def main() -> None:
+        async with served(launches) as service:
+            held = ask(service, items(1, what=HOLD), layout=ROW)
+            gate = await gate_reached(tmp_path / "b")
+            gone, late = (
+                ask(service, items(2), layout=ROW),
+                ask(service, items(3), layout=ROW, deadline_s=0.01),
+            )
+            assert gone.request is not None
+            assert held.request is not None
+            service.cancel(gone.request)
+            assert (await late.error()).code == "deadline_exceeded"
+            service.cancel(held.request)
+            assert service.statistics.in_flight() == 0
+            assert service.arena.owned_items() > 0, "it is still being executed"
+            service.check()
+            os.close(gate)
+
+    run(main)
+
+
+def test_a_full_queue_refuses_at_once(tmp_path: Path) -> None:
+    launches = [scaled(tmp_path, "a", 1.0), scaled(tmp_path, "b", 1.0, trouble=True)]
+    make_gate(tmp_path / "b")
+
+    async def main() -> None:
+        async with served(launches, max_queue_items=8) as service:
+            held = ask(service, items(1, what=HOLD), layout=ROW)
+            gate = await gate_reached(tmp_path / "b")
+            waiting = [ask(service, items(n), layout=ROW) for n in range(8)]
+            with pytest.raises(QueueFull):  # one member has room again at once, the other has not
+                ask(service, items(9), layout=ROW)
+            os.close(gate)
+            for one in (held, *waiting):
+                await rows(one)
+
+    run(main)
+
+
+# --- rules that run in a worker -------------------------------------------------------------------
+
+RULE = """
+import os, time
+
+class Spread:
+    \"\"\"Largest minus smallest prediction. The first number of the request says what else to do.\"\"\"
+
+    def start(self, n_items, members):
+        self.n_items, self.members, self.seen = n_items, members, {}
+
+    def update(self, rows, member, predictions):
+        self.seen.setdefault(member, []).append((rows, predictions))
+
+    def finish(self):
+        import numpy as np
+        assert list(self.seen) == self.members
+        given = np.stack([self.seen[m][0][1] for m in self.members])
+        assert given.shape[1] == self.n_items
+        what = int(given[0, 0, 0])
+        if what == 101:
+            raise ValueError("cannot combine these")
+        if what == 102:
+            os._exit(1)
+        if what == 103:
+            time.sleep(3600)
+        spread = given.max(axis=0) - given.min(axis=0)
+        return {"spread": spread, "items": np.full((self.n_items, 1), self.n_items)}
+"""
+
+
+def rule_launch(folder: Path, cls: str = "Spread", source: str = RULE) -> ModelLaunch:
+    (folder / "rule.py").write_text(dedent(source))
+    return ModelLaunch(name="all-rule", path=f"{folder}/rule.py:{cls}", runtime="rule")
+
+
+def test_a_users_rule_gets_every_request_by_itself(tmp_path: Path) -> None:
+    launches = [scaled(tmp_path, "a", 1.0), scaled(tmp_path, "b", -2.0)]
+
+    async def main() -> None:
+        async with served(launches, rule="gathered", combiner=rule_launch(tmp_path)) as service:
+            assert [spec.name for spec in service.signature.outputs] == ["spread", "items"]
+            asked = [ask(service, items(*range(1, n + 1)), layout=ROW) for n in (1, 20, 3, 50)]
+            for one, n in zip(asked, (1, 20, 3, 50), strict=True):
+                spread, counted = await one.result()
+                np.testing.assert_array_equal(spread, 3 * items(*range(1, n + 1))[:, :3])
+                np.testing.assert_array_equal(counted, np.full((n, 1), n))
+
+    run(main)
+
+
+def test_a_rule_that_raises_exits_or_hangs_costs_its_own_request(tmp_path: Path) -> None:
+    launches = [scaled(tmp_path, "a", 1.0), scaled(tmp_path, "b", -2.0)]
+
+    async def main() -> None:
+        combiner = rule_launch(tmp_path)
+        async with served(launches, rule="gathered", combiner=combiner, execution_limit_s=1.0) as service:
+            for what, code, said in (
+                (101, "inference_failed", "cannot combine these"),
+                (102, "worker_died", "exited with status 1"),
+                (103, "worker_died", "execution limit"),
+            ):
+                bad = ask(service, items(what), layout=ROW)
+                good = ask(service, items(1), layout=ROW)
+                error = await bad.error()
+                assert (error.code, str(error).split(":")[0]) == (code, "rule")
+                assert said in str(error)
+                np.testing.assert_array_equal((await good.result())[0], 3 * items(1)[:, :3])
+
+    run(main)
+
+
+def test_a_rule_that_cannot_be_loaded_ends_the_start_with_the_reason(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with engine() as made:
+            launches = [scaled(tmp_path, "a", 1.0), scaled(tmp_path, "b", -2.0)]
+            combiner = rule_launch(
+                tmp_path, "Half", "class Half:\n    def start(self, n_items, members): ...\n"
+            )
+            service = start(made, deployment(launches, rule="gathered", combiner=combiner))
+            with pytest.raises(ModelUnavailable, match=r"rule: .*has no method update, finish"):
+                await service.until_ready()
+
+    run(main)
+
+
+def test_stacking_gives_a_network_the_predictions_side_by_side(tmp_path: Path) -> None:
+    launches = [scaled(tmp_path, "a", 1.0), scaled(tmp_path, "b", -2.0)]
+    stack = ModelLaunch(
+        name="all-stack", path=str(models.linear(tmp_path / "meta.onnx", 6, 3)), runtime="onnxruntime"
+    )
+    weight, bias = models.linear_weights(6, 3)
+
+    async def main() -> None:
+        async with served(launches, rule="gathered", combiner=stack) as service:
+            x = np.random.default_rng(3).standard_normal((40, 4)).astype(np.float32)
+            y = await rows(ask(service, x, layout=ROW))
+            wanted = np.concatenate([x[:, :3], -2 * x[:, :3]], axis=1) @ weight + bias
+            np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-5)
+            assert [spec.name for spec in service.signature.outputs] == ["y"]
+
+    # Members with an open axis cannot be stacked; these say what they answer.
+    for launch in launches:
+        file = Path(launch.path.rpartition(":")[0])
+        file.write_text(file.read_text().replace('"shape": [-1, -1]', '"shape": [-1, 3]'))
+    run(main)
