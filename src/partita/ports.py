@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from partita.core.errors import MissingExtra
 from partita.engine.engine import Engine
-from partita.protocols.access import Access, Keys
+from partita.protocols.access import Access
 from partita.protocols.by_path import either
 from partita.protocols.door import Door
 from partita.protocols.http.asgi import AsgiBridge
@@ -22,7 +22,9 @@ from partita.protocols.oip.inference import Inference
 from partita.protocols.oip.repository_routes import RepositoryRoutes
 from partita.protocols.repository import Repository
 from partita.protocols.torchserve.inference import TorchServeInference, is_inference_path
-from partita.protocols.torchserve.management import Registered, TorchServeManagement, is_management_path
+from partita.protocols.torchserve.management import TorchServeManagement, is_management_path
+from partita.protocols.torchserve.operations import Registered, TorchServeOperations
+from partita.protocols.torchserve.predictions import Predictor
 from partita.settings import GRPC_EXTRA, ServerSettings
 from partita.system.addresses import Address
 from partita.system.certificates import Certificate, CertificateFiles
@@ -57,6 +59,12 @@ class Ports:
         self._repository = repository
         self._access = access if settings.management is not None else None
         self._loop = loop
+        registered: dict[str, Registered] = {}
+        has_keys = self._access is not None and settings.inference_token
+        self._predictor = Predictor(engine, access.keys if has_keys else None, registered)
+        self._operations = TorchServeOperations(
+            engine, repository, registered, model_api=settings.enable_model_api
+        )
         self._listeners: dict[str, Listener] = {}
         self._bridges: list[AsgiBridge] = []
         self._grpc: GrpcServer | None = None
@@ -74,22 +82,15 @@ class Ports:
         self._read_certificate()
         self._allow_connections()
         repository = RepositoryRoutes(self._repository, self._access)
-        registered: dict[str, Registered] = {}
         if settings.http is not None:
-            torchserve = TorchServeInference(self._engine, self._inference_keys(), registered).application()
+            torchserve = TorchServeInference(self._predictor).application()
             oip = Application(self._engine).starlette(repository.routes())
             app = self._bridge(either(torchserve, oip, is_inference_path))
             inference = Inference(self._engine, max_body_bytes=settings.max_body_bytes)
             await self._listen("http", settings.http, Door(inference, app))
         if settings.management is not None:
             assert self._access is not None
-            torchserve = TorchServeManagement(
-                self._engine,
-                self._repository,
-                self._access,
-                registered,
-                model_api=settings.enable_model_api,
-            ).application()
+            torchserve = TorchServeManagement(self._operations, self._access).application()
             ours = management_application(repository.routes())
             management = self._bridge(either(torchserve, ours, is_management_path))
             await self._listen("management", settings.management, management)
@@ -117,9 +118,6 @@ class Ports:
 
     # --- listening --------------------------------------------------------------------------------
 
-    def _inference_keys(self) -> Keys | None:
-        return self._access.keys if self._access is not None and self._settings.inference_token else None
-
     def _bridge(self, app: ASGIApp) -> AsgiBridge:
         bridge = AsgiBridge(app, self._loop, max_body_bytes=self._settings.max_body_bytes)
         self._bridges.append(bridge)
@@ -136,10 +134,14 @@ class Ports:
         try:
             from partita.protocols.grpc.methods import GrpcRepository
             from partita.protocols.grpc.server import GrpcServer
+            from partita.protocols.grpc.torchserve import TorchServeGrpc
         except ImportError:
             raise MissingExtra(GRPC_EXTRA) from None
         repository = GrpcRepository(self._repository, self._access)
-        self._grpc = GrpcServer(self._engine, repository, self._limits(), self._loop, tls=self._certificate)
+        torchserve = TorchServeGrpc(self._predictor, self._operations, self._access)
+        self._grpc = GrpcServer(
+            self._engine, repository, torchserve, self._limits(), self._loop, tls=self._certificate
+        )
         port = await self._grpc.start(address.host, address.port)
         self.addresses["grpc"] = Address(address.host, port)
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import queue
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from partita.embedded import Server
 from partita.settings import ServerSettings, Settings
 from partita.system.addresses import Address
 from tests import models
-from tests.e2e.test_serve import folder, open_gate, until  # noqa: F401  (`folder` is a fixture)
+from tests.e2e.test_serve import Serve, folder, open_gate, until  # noqa: F401  (`folder` is a fixture)
 from tests.e2e.test_tritonclient_types import NUMBERS, echo, extremes
 from tests.engine_driver import HOLD, LIMIT_S, RAISE, executed
 
@@ -435,3 +436,19 @@ def test_a_port_that_is_taken_is_said(server: Server, tmp_path: Path) -> None:
         Server([model], cores=1, tune="never", settings=settings, ports=True),
     ):
         os._exit(1)
+
+
+def test_serve_ends_in_order_with_a_stream_open_and_after_its_worker_was_killed(tmp_path: Path) -> None:
+    ports = ["--http", "off", "--metrics", "off", "--management", "off", "--grpc", "127.0.0.1:0"]
+    with Serve(str(models.linear(tmp_path / "linear.onnx")), ports=ports) as server:
+        client = triton.InferenceServerClient(server.ready()["ports"]["grpc"])
+        answers: queue.Queue[Any] = queue.Queue()
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for _ in range(2):
+            client.async_stream_infer("linear", [linear_input()[1]])
+            assert answers.get(timeout=LIMIT_S)[1] is None
+            os.kill(next(pid for pid in server.pids() if pid != server.pid), signal.SIGKILL)
+        os.kill(server.pid, signal.SIGTERM)
+        code, _, err = server.end()
+        client.close()
+    assert (code, "Traceback" in err, "grpc on 127.0.0.1:" in err) == (0, False, True), err

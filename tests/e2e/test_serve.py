@@ -148,9 +148,10 @@ def test_the_document_names_models_plans_and_ports(linear: Path) -> None:
         assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("port", ["http", "metrics"])
+@pytest.mark.parametrize("port", ["http", "metrics", "grpc"])
 def test_a_port_that_is_taken_is_2_and_said(linear: Path, port: str) -> None:
     other = ["--metrics", "off"] if port == "http" else ["--http", "127.0.0.1:0"]
+    other += ["--metrics", "off"] if port == "grpc" else []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with Serve(str(linear), ports=[f"--{port}", address, *other, "--management", "off"]) as server:

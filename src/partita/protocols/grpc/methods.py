@@ -1,6 +1,5 @@
 """Everything of the protocol but inference, over gRPC: health, metadata, statistics, repository."""
 
-from collections.abc import Awaitable, Callable
 from importlib.metadata import version as package_version
 from typing import Any
 
@@ -10,15 +9,11 @@ from google.protobuf.json_format import ParseDict
 from partita.core.errors import RequestError
 from partita.engine.engine import Engine
 from partita.protocols.access import Access
+from partita.protocols.grpc.handlers import AsyncMethod, Method
 from partita.protocols.grpc.messages import CLASSES
 from partita.protocols.oip.application import EXTENSIONS
 from partita.protocols.oip.describe import configuration, metadata, statistics
 from partita.protocols.repository import Repository, load_request
-
-Method = Callable[[Any], Any]
-"""From a request message to its response message; raises `RequestError`."""
-AsyncMethod = Callable[[Any, str | None], Awaitable[Any]]
-"""The same, waited for, with the call's ``authorization``; raises `PartitaError`."""
 
 
 class GrpcMethods:

@@ -1,19 +1,19 @@
 """The gRPC port: a server on the head's own loop."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import grpc
 import grpc.aio
 
-from partita.core.errors import InvalidInput, PartitaError
+from partita.core.errors import InvalidInput
 from partita.engine.engine import Engine
+from partita.protocols.grpc import health
+from partita.protocols.grpc.handlers import at_once, unary
 from partita.protocols.grpc.inference import GrpcInference
 from partita.protocols.grpc.messages import CLASSES
-from partita.protocols.grpc.methods import AsyncMethod, GrpcMethods, GrpcRepository, Method
+from partita.protocols.grpc.methods import GrpcMethods, GrpcRepository
 from partita.protocols.grpc.schema import SERVICE
-from partita.protocols.grpc.status import status_of
+from partita.protocols.grpc.torchserve import TorchServeGrpc
 from partita.protocols.http.listener import HttpLimits
 from partita.system.certificates import Certificate
 
@@ -21,12 +21,13 @@ UNLIMITED = -1
 
 
 class GrpcServer:
-    """Answers the Open Inference Protocol on one address."""
+    """Answers the Open Inference Protocol, TorchServe's services and health checks on one address."""
 
     def __init__(
         self,
         engine: Engine,
         repository: GrpcRepository,
+        torchserve: TorchServeGrpc,
         limits: HttpLimits,
         loop: asyncio.AbstractEventLoop,
         *,
@@ -35,6 +36,7 @@ class GrpcServer:
         self._engine = engine
         self._tls = tls
         self._repository = repository
+        self._torchserve = torchserve
         self._limits = limits
         self._loop = loop
         self._server: grpc.aio.Server | None = None
@@ -42,7 +44,7 @@ class GrpcServer:
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port (a free one is chosen for 0). Raises `InvalidInput` if it is taken."""
         server = grpc.aio.server(options=_options(self._limits))
-        server.add_generic_rpc_handlers((self._handlers(),))
+        server.add_generic_rpc_handlers(self._handlers())
         try:
             place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             if self._tls is None:
@@ -61,38 +63,21 @@ class GrpcServer:
         if server is not None:
             await server.stop(0)
 
-    def _handlers(self) -> grpc.GenericRpcHandler:
+    def _handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         inference = GrpcInference(self._engine, self._loop, max_body_bytes=self._limits.max_body_bytes)
-        methods = {name: _at_once(method) for name, method in GrpcMethods(self._engine).by_name().items()}
+        methods = {name: at_once(method) for name, method in GrpcMethods(self._engine).by_name().items()}
         handlers = {
-            name: grpc.unary_unary_rpc_method_handler(
-                _answering(method),
-                request_deserializer=CLASSES[f"{name}Request"].FromString,
-                response_serializer=CLASSES[f"{name}Response"].SerializeToString,
-            )
+            name: unary(CLASSES[f"{name}Request"], method)
             for name, method in {**methods, **self._repository.by_name()}.items()
         }
         handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(inference.infer)
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(inference.stream)
-        return grpc.method_handlers_generic_handler(SERVICE, handlers)
-
-
-def _at_once(method: Method) -> AsyncMethod:
-    async def answer(request: Any, authorization: str | None) -> Any:  # noqa: ARG001
-        return method(request)
-
-    return answer
-
-
-def _answering(method: AsyncMethod) -> Callable[[Any, Any], Awaitable[Any]]:
-    async def answer(request: Any, context: Any) -> Any:
-        given = {key: value for key, value in context.invocation_metadata() or () if key == "authorization"}
-        try:
-            return await method(request, given.get("authorization"))
-        except PartitaError as error:
-            await context.abort(status_of(error), str(error))
-
-    return answer
+        check = unary(health.CLASSES["HealthCheckRequest"], at_once(health.GrpcHealth(self._engine).check))
+        return (
+            grpc.method_handlers_generic_handler(SERVICE, handlers),
+            grpc.method_handlers_generic_handler(health.SERVICE, {"Check": check}),
+            *self._torchserve.handlers(),
+        )
 
 
 def _credentials(certificate: Certificate) -> grpc.ServerCredentials:

@@ -25,6 +25,7 @@ ERRORS = {
     "payload_too_large": (413, "RequestEntityTooLargeException"),
     "model_not_found": (404, "ModelNotFoundException"),
     "version_not_found": (404, "ModelVersionNotFoundException"),
+    "method_not_allowed": (405, "MethodNotAllowedException"),
     "conflict": (409, "ConflictStatusException"),
     "model_unavailable": (503, "ServiceUnavailableException"),
     "queue_full": (503, "ServiceUnavailableException"),
@@ -35,7 +36,7 @@ ERRORS = {
 """Status and type of each error code; 500 and InternalServerException for any other."""
 
 _NOT_FOUND = "Requested resource is not found, please refer to API document."
-_NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
+NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
 WRONG_TOKEN = "Token Authorization failed. Token either incorrect, expired, or not provided correctly"
 
 
@@ -43,6 +44,15 @@ class VersionNotFound(PartitaError):
     """The model is served, but not in this version."""
 
     code = "version_not_found"
+
+
+class MethodNotAllowed(PartitaError):
+    """This server does not register or unregister models over this API."""
+
+    code = "method_not_allowed"
+
+    def __init__(self) -> None:
+        super().__init__(NOT_ALLOWED)
 
 
 class Conflict(PartitaError):
@@ -54,11 +64,16 @@ class Conflict(PartitaError):
 def reply(request: Request, content: Any, status: int = 200, media: str | None = None) -> Response:
     """Return a response; what is not bytes goes out as JSON."""
     if not isinstance(content, bytes):
-        content = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+        content = pretty(content)
         media = "application/json"
     given = request.headers.get("x-request-id", "")[:MAX_ID_CHARACTERS]
     headers = {**_HEADERS, "x-request-id": given if given.isprintable() and given else str(uuid4())}
     return Response(content, status, headers, media)
+
+
+def pretty(document: Any) -> bytes:
+    """Return JSON as TorchServe prints it."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
 def status_reply(request: Request, text: str, status: int = 200) -> Response:
@@ -75,10 +90,11 @@ async def known_error(request: Request, error: Exception) -> Response:
     """Answer with one of our errors."""
     assert isinstance(error, PartitaError)
     status, kind = ERRORS.get(error.code, (500, "InternalServerException"))
-    return error_reply(request, status, kind, _message(error))
+    return error_reply(request, status, kind, message_of(error))
 
 
-def _message(error: PartitaError) -> str:
+def message_of(error: PartitaError) -> str:
+    """Return TorchServe's words for an error."""
     if error.code == "not_authorized":
         return WRONG_TOKEN
     if isinstance(error, InferenceFailed):
@@ -90,7 +106,7 @@ async def http_error(request: Request, error: Exception) -> Response:
     """Answer what matches no route."""
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        return error_reply(request, 405, "MethodNotAllowedException", _NOT_ALLOWED)
+        return error_reply(request, 405, "MethodNotAllowedException", NOT_ALLOWED)
     if error.status_code == 404:
         return error_reply(request, 404, "ResourceNotFoundException", _NOT_FOUND)
     return error_reply(request, error.status_code, "BadRequestException", error.detail)

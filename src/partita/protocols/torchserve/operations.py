@@ -1,0 +1,220 @@
+"""What TorchServe's management API does, whichever protocol asks for it."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from partita.core.errors import InvalidRequest, ModelNotFound, PartitaError
+from partita.engine.engine import Engine
+from partita.protocols.repository import LoadRequest, Repository
+from partita.protocols.torchserve.describe import describe, parked
+from partita.protocols.torchserve.predictions import find_service
+from partita.protocols.torchserve.replies import Conflict, MethodNotAllowed, VersionNotFound
+
+log = logging.getLogger(__name__)
+
+LARGEST = 10**9
+UPDATING = "Processing worker updates..."
+SETTINGS = {
+    "batch_size": ("max_batch", int, 1, 65536),
+    "max_batch_delay": ("batch_timeout_ms", float, 0, LARGEST),
+    "response_timeout": ("execution_limit_s", float, 1, LARGEST),
+    "startup_timeout": ("load_limit_s", float, 1, LARGEST),
+}
+"""Parameters of a registration: the key of ``[model.NAME]`` that each stands for, type, least, most."""
+Given = Mapping[str, str]
+"""Parameters as text."""
+Answer = tuple[int, str]
+"""HTTP status and text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What a model was registered with."""
+
+    request: LoadRequest
+    version: str
+    limits: tuple[int, int] | None = None
+    """Least and most workers that were asked for."""
+
+
+class TorchServeOperations:
+    """The API's operations over one engine and one repository. All raise `PartitaError`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        repository: Repository,
+        registered: dict[str, Registered],
+        *,
+        model_api: bool,
+    ) -> None:
+        self._engine = engine
+        self._repository = repository
+        self._has_model_api = model_api
+        """Whether models may be registered and unregistered."""
+        self._registered = registered
+        """Models that came or were scaled over this API; those that are not served wait for workers."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def _names(self) -> list[str]:
+        return sorted({*self._engine.services, *self._registered})
+
+    def list(self, given: Given) -> dict[str, Any]:
+        """Return one page of the models."""
+        limit = _whole(given, "limit", 100, least=1)
+        first = _whole(given, "next_page_token", 0, least=0)
+        names = self._names()
+        document: dict[str, Any] = {
+            "models": [{"modelName": name, "modelUrl": name} for name in names[first : first + limit]]
+        }
+        if first + limit < len(names):
+            document = {"nextPageToken": str(first + limit), **document}
+        return document
+
+    def description(self, name: str, version: str) -> dict[str, Any]:
+        """Return what one model is; version ``all`` is the one that there is."""
+        version = "" if version == "all" else version
+        known = self._registered.get(name)
+        if name not in self._engine.services and known is not None:
+            return parked(name, known.version)
+        return describe(find_service(self._engine, name, version), known.limits if known else None)
+
+    # --- changing ---------------------------------------------------------------------------------
+
+    async def register(self, given: Given) -> Answer:
+        """Make a model known, and serve it if it is to have workers at once."""
+        if not self._has_model_api:
+            raise MethodNotAllowed()
+        source = _source(given.get("url", ""))
+        name = given.get("model_name") or source
+        if name in self._names():
+            version = self.description(name, "")["modelVersion"]
+            raise Conflict(f"Model version {version} is already registered for model {name}")
+        settings = _settings(given)
+        if given.get("handler"):
+            raise InvalidRequest("handler: a model brings its own; another cannot be given")
+        workers = _whole(given, "initial_workers", 0, least=0)
+        load = LoadRequest(settings=settings, source=source, workers=workers or None)
+        version = await self._repository.version(source)
+        if not workers:
+            self._registered[name] = Registered(load, version)
+            text = (
+                f'Model "{name}" Version: {version} registered with 0 initial workers. '
+                "Use scale workers API to add workers for the model."
+            )
+            return 200, text
+        known = Registered(load, version, (workers, workers))
+        if _flag(given, "synchronous", default=True):
+            await self._load(name, known)
+            text = f'Model "{name}" Version: {version} registered with {workers} initial workers'
+            return 200, text
+        self._in_background(self._load(name, known))
+        return 202, UPDATING
+
+    async def _load(self, name: str, known: Registered) -> None:
+        await self._repository.load(name, known.request)
+        self._registered[name] = known
+
+    async def scale(self, name: str, version: str, given: Given) -> Answer:
+        """Set the limits of a model's workers, and bring their number between them."""
+        least = _whole(given, "min_worker", 1, least=0)
+        most = _whole(given, "max_worker", least, least=0)
+        if most < least:
+            raise InvalidRequest("max_worker cannot be less than min_worker.")
+        self.description(name, version)  # raises for a model or version that is not there
+        change = self._scaled(name, least, most)
+        if not _flag(given, "synchronous", default=False):
+            self._in_background(change)
+            return 202, UPDATING
+        count = await change
+        said = f", version: {version}" if version else ""
+        return 200, f"Workers scaled to {count} for model: {name}{said}"
+
+    async def _scaled(self, name: str, least: int, most: int) -> int:
+        """Bring a model's workers between these limits; returns how many there are."""
+        service = self._engine.services.get(name)
+        known = self._registered.get(name) or Registered(LoadRequest(), service.version if service else "")
+        now = 0 if service is None else len(service.member.instances)
+        wanted = min(max(now, least), most)
+        request = replace(known.request, workers=wanted or None)
+        if not wanted and now:
+            await self._repository.unload(name)
+        elif wanted != now:
+            await self._repository.load(name, request)
+        self._registered[name] = Registered(request, known.version, (least, most))
+        service = self._engine.services.get(name)
+        return 0 if service is None else len(service.member.instances)
+
+    async def unregister(self, name: str, version: str) -> Answer:
+        """Forget a model, and serve it no longer."""
+        if not self._has_model_api:
+            raise MethodNotAllowed()
+        if name in self._engine.services:
+            find_service(self._engine, name, version)
+            await self._repository.unload(name)
+            self._registered.pop(name, None)
+        elif (known := self._registered.get(name)) is None:
+            raise ModelNotFound(f"Model not found: {name}")
+        elif version not in ("", known.version):
+            raise VersionNotFound(f"Model version: {version} does not exist for model: {name}")
+        else:
+            del self._registered[name]
+        return 200, f'Model "{name}" unregistered'
+
+    def set_default(self, name: str, version: str) -> Answer:
+        """Make a version the default, which the one that is served always is."""
+        find_service(self._engine, name, version)
+        return 200, f'Default version successfully updated for model "{name}" to "{version}"'
+
+    def _in_background(self, change: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(_logged(change))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _logged(change: Coroutine[Any, Any, Any]) -> None:
+    try:
+        await change
+    except PartitaError as error:
+        log.warning("a change that nobody waited for failed: %s", error)
+
+
+def _settings(given: Given) -> dict[str, float]:
+    return {
+        key: _number(given, parameter, kind, least, most)
+        for parameter, (key, kind, least, most) in SETTINGS.items()
+        if parameter in given
+    }
+
+
+def _source(url: str) -> str:
+    """Return the name of the model in the store that a ``url`` means."""
+    if not url:
+        raise InvalidRequest("Parameter url is required.")
+    if "://" in url:
+        raise InvalidRequest(f"Given URL {url[:200]} does not match any allowed URL(s)")
+    if "/" in url or "\\" in url or ".." in url:
+        raise InvalidRequest(f"Relative path is not allowed in url: {url[:200]}")
+    return PurePosixPath(url).stem if url.endswith((".onnx", ".mar")) else url
+
+
+def _whole(given: Given, name: str, default: int, *, least: int) -> int:
+    return int(_number(given, name, int, least, LARGEST)) if given.get(name) else default
+
+
+def _number(given: Given, name: str, kind: type, least: float, most: float) -> float:
+    try:
+        value: float = kind(given[name])
+    except ValueError:
+        raise InvalidRequest(f"{name}: {given[name][:40]!r} is not a number") from None
+    if not least <= value <= most:
+        raise InvalidRequest(f"{name}: {value} is not between {least} and {most}")
+    return value
+
+
+def _flag(given: Given, name: str, *, default: bool) -> bool:
+    return str(given[name]).lower() == "true" if name in given else default

@@ -1,0 +1,104 @@
+"""Predictions: from fields to the engine, and back."""
+
+import asyncio
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+from partita.core.errors import (
+    ModelNotFound,
+    ModelUnavailable,
+    NotAuthorized,
+    PartitaError,
+    RequestError,
+)
+from partita.engine.engine import Engine
+from partita.engine.request import Buffer, Request, Shapes
+from partita.engine.service import Service
+from partita.protocols.access import Keys, bearer
+from partita.protocols.oip.inference import split_items
+from partita.protocols.torchserve.replies import VersionNotFound
+from partita.protocols.torchserve.tensors import Asked, by_input, values_of
+
+NO_WORKER = (
+    'Model "{}" has no worker to serve inference request. Please use scale workers API to add workers. '
+    "If this is a sequence inference, please check if it is closed, or expired; "
+    "or exceeds maxSequenceJobQueueSize"
+)
+
+
+class Prediction:
+    """One request in the engine; its `Sink`."""
+
+    __slots__ = ("_is_single", "_service", "answer", "request")
+
+    def __init__(self, service: Service, asked: Asked, deadline_s: float | None = None) -> None:
+        self._service = service
+        self._is_single = asked.is_single
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        """Values, or what kept them from coming."""
+        template = asked.template
+        if template.layout.is_ragged:
+            items = split_items(service, template, asked.buffers)
+            self.request = service.submit_ragged(items, template.layout, self, None, deadline_s)
+        else:
+            self.request = service.submit(
+                asked.buffers, template.n_items, template.layout, self, None, deadline_s
+            )
+
+    async def values(self) -> Any:
+        """Wait for them; who is cancelled meanwhile cancels the request. Raises `RequestError`."""
+        try:
+            outcome = await self.answer
+        except asyncio.CancelledError:
+            self._service.cancel(self.request)
+            raise
+        if isinstance(outcome, PartitaError):
+            raise outcome
+        return outcome
+
+    def answered(self, request: Request, outputs: Sequence[Buffer], shapes: Shapes) -> None:  # noqa: ARG002
+        """Keep the values: the buffers are the worker's."""
+        if not self.answer.done():
+            signature = self._service.signature
+            self.answer.set_result(values_of(signature, outputs, shapes, is_single=self._is_single))
+
+    def failed(self, request: Request, error: RequestError) -> None:  # noqa: ARG002
+        """Keep the error."""
+        if not self.answer.done():
+            self.answer.set_result(error)
+
+
+class Predictor:
+    """Finds the model that a request is for, and asks it."""
+
+    def __init__(self, engine: Engine, keys: Keys | None = None, registered: Container[str] = ()) -> None:
+        self.engine = engine
+        self._registered = registered
+        """Models that are known, also those that have no workers now."""
+        self._keys = keys
+        """Who asks for a prediction shows the inference key; None = need not."""
+
+    def find(self, model: str, version: str, authorization: str | None) -> Service:
+        """Return the model's service. Raises `RequestError` with TorchServe's words."""
+        if self._keys is not None and not self._keys.allows("inference", bearer(authorization)):
+            raise NotAuthorized("the inference token is missing, wrong or expired")
+        if model not in self.engine.services and model in self._registered:
+            raise ModelUnavailable(NO_WORKER.format(model))
+        return find_service(self.engine, model, version)
+
+    async def predict(
+        self, service: Service, fields: Mapping[str, bytes], deadline_s: float | None = None
+    ) -> Any:
+        """Return what a model makes of a body's fields: bytes as they are, or what is to be JSON."""
+        asked = Asked(service.signature, by_input(service.signature, fields))
+        return await Prediction(service, asked, deadline_s).values()
+
+
+def find_service(engine: Engine, model: str, version: str) -> Service:
+    """Return a service, or raise with TorchServe's words. ``1.0`` means version 1 as well."""
+    service = engine.services.get(model)
+    if service is None:
+        raise ModelNotFound(f"Model not found: {model}")
+    if version and service.version not in (version, version.removesuffix(".0")):
+        raise VersionNotFound(f"Model version: {version} does not exist for model: {model}")
+    return service
