@@ -21,6 +21,7 @@ from partita.protocols.oip.application import Application
 from partita.protocols.oip.inference import Inference
 from partita.protocols.oip.repository_routes import RepositoryRoutes
 from partita.protocols.repository import Repository
+from partita.protocols.torchserve.direct import DirectPredictions
 from partita.protocols.torchserve.inference import TorchServeInference, is_inference_path
 from partita.protocols.torchserve.management import TorchServeManagement, is_management_path
 from partita.protocols.torchserve.operations import Registered, TorchServeOperations
@@ -87,7 +88,8 @@ class Ports:
             oip = Application(self._engine).starlette(repository.routes())
             app = self._bridge(either(torchserve, oip, is_inference_path))
             inference = Inference(self._engine, max_body_bytes=settings.max_body_bytes)
-            await self._listen("http", settings.http, Door(inference, app))
+            door = Door(inference, app, DirectPredictions(self._predictor))
+            await self._listen("http", settings.http, door)
         if settings.management is not None:
             assert self._access is not None
             torchserve = TorchServeManagement(self._operations, self._access).application()

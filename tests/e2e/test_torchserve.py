@@ -1,5 +1,6 @@
 """TorchServe's inference and management API, asked as its documentation does."""
 
+import gzip
 import json
 import os
 import shutil
@@ -151,6 +152,44 @@ def test_kserve_v1_and_sagemaker(server: Server) -> None:
     np.testing.assert_allclose(json.loads(answer)["predictions"], linear([ITEM]), rtol=1e-4, atol=1e-5)
     status, _, answer = ask(server, "POST", "/invocations?model_name=upper", b"abc")
     assert (status, answer) == (200, b"ABC")
+
+
+def test_the_short_way_and_the_long_way_answer_alike(server: Server) -> None:
+    items = json.dumps([ITEM] * 100).encode()
+    for path, body in (
+        ("linear", items),
+        ("linear/1", CONTENT),
+        ("upper", b"text"),
+        ("linear/9", b""),
+        ("none", b""),
+    ):
+        for coding in ("identity", "gzip"):
+            fields = (f"Accept-Encoding: {coding}", "X-Request-Id: mine")
+            short = ask(server, "POST", f"/predictions/{path}", body, *fields)
+            long = ask(server, "DELETE", f"/predictions/{path}", body, *fields)
+            is_packed = short[1].get("content-encoding") == "gzip"
+            assert is_packed == (coding == "gzip" and body == items)
+            pairs = [(s, gzip.decompress(b) if is_packed else b) for s, _, b in (short, long)]
+            assert pairs[0] == pairs[1]
+            names = [
+                {k: v for k, v in headers.items() if k != "content-length"} for _, headers, _ in (short, long)
+            ]
+            assert names[0] == {**names[1], "content-type": names[1]["content-type"].split(";")[0]}
+
+
+def test_predictions_one_after_another_and_the_end_after_an_error(server: Server) -> None:
+    with RawClient(server.url()) as client:
+        client.send(request("/predictions/upper", b"one") + request("/predictions/upper", b"two"))
+        assert [client.answer()[2] for _ in range(2)] == [b"ONE", b"TWO"]
+        client.send(request("/predictions/none", b"three"))
+        status, headers, _ = client.answer()
+        assert (status, headers["connection"]) == (404, "close")
+        assert client.is_at_end()
+    with RawClient(server.url()) as client:
+        client.send(request("/predictions/none", b"three", method="DELETE"))
+        status, headers, _ = client.answer()
+        assert (status, headers["connection"]) == (404, "close")
+        assert client.is_at_end()
 
 
 def test_ping_and_what_can_be_asked(server: Server) -> None:

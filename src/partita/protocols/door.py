@@ -4,6 +4,7 @@ from partita.protocols.http.asgi import AsgiBridge
 from partita.protocols.http.connection import Connection
 from partita.protocols.http.heads import RequestHead
 from partita.protocols.oip.inference import Inference
+from partita.protocols.torchserve.direct import PREFIX, DirectPredictions
 
 _PREFIX = "/v2/models/"
 _SUFFIX = "/infer"
@@ -13,8 +14,11 @@ MEMO_ENTRIES = 1024
 class Door:
     """The `Handler` of the inference port."""
 
-    def __init__(self, inference: Inference, rest: AsgiBridge) -> None:
+    def __init__(
+        self, inference: Inference, rest: AsgiBridge, predictions: DirectPredictions | None = None
+    ) -> None:
         self._inference = inference
+        self._predictions = predictions
         self._rest = rest
         self._models: dict[str, tuple[str, str]] = {}
 
@@ -25,7 +29,11 @@ class Door:
             if target is not None:
                 self._inference.infer(connection, head, target[0], target[1], data, start)
                 return
-        self._rest.handle(connection, head, data, start)
+        predictions = self._predictions
+        if predictions and head.path.startswith(PREFIX) and is_plain(head):
+            predictions.handle(connection, head, data, start)
+        else:
+            self._rest.handle(connection, head, data, start)
 
     def _find(self, path: str) -> tuple[str, str] | None:
         target = infer_target(path)
@@ -39,6 +47,11 @@ class Door:
         """Tell whoever has the request."""
         self._inference.abandoned(connection)
         self._rest.abandoned(connection)
+
+
+def is_plain(head: RequestHead) -> bool:
+    """Whether a prediction may take the short way."""
+    return head.method in ("POST", "PUT") and not head.content_encoding
 
 
 def infer_target(path: str) -> tuple[str, str] | None:

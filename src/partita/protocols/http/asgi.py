@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 from starlette.types import ASGIApp, Message
@@ -76,7 +77,9 @@ class AsgiBridge:
             connection.respond(error_response(500, "internal error", close=False))
             return
         content = b"".join(parts)
-        headers = [(k, v) for k, v in start["headers"] if k.lower() != b"content-length"]
+        headers = [(k, v) for k, v in start["headers"] if k.lower() not in (b"content-length", b"connection")]
+        if len(headers) < len(start["headers"]) and (b"connection", b"close") in start["headers"]:
+            connection.head = replace(head, keep_alive=False)
         if head.response_coding and len(content) >= COMPRESS_FROM_BYTES:
             content = compressed(content, head.response_coding)
             headers.append((b"content-encoding", head.response_coding.encode()))

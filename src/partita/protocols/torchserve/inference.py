@@ -13,7 +13,7 @@ from partita.core.errors import InvalidRequest, PartitaError
 from partita.engine.service import Service
 from partita.protocols.torchserve.fields import fields_of
 from partita.protocols.torchserve.predictions import Prediction, Predictor
-from partita.protocols.torchserve.replies import http_error, known_error, reply, status_reply
+from partita.protocols.torchserve.replies import http_error, known_error, media_of, reply, status_reply
 from partita.protocols.torchserve.tensors import Asked, from_object
 
 ANY = ["GET", "POST", "PUT", "DELETE", "PATCH"]
@@ -73,7 +73,7 @@ class TorchServeInference:
     async def _predict(self, request: Request, service: Service) -> Response:
         fields = fields_of(await request.body(), request.headers.get("content-type", ""))
         values = await self._predictor.predict(service, fields)
-        return reply(request, values, media=_media(values) if isinstance(values, bytes) else None)
+        return reply(request, values, media=media_of(values) if isinstance(values, bytes) else None)
 
     async def predict_v1(self, request: Request) -> Response:
         """Predict as KServe V1 asks: ``{"instances": [...]}`` → ``{"predictions": [...]}``."""
@@ -127,11 +127,3 @@ def _rows(values: Any, count: int) -> list[Any]:
     if isinstance(values, dict):
         return [{name: column[k] for name, column in values.items()} for k in range(count)]
     return values if isinstance(values, list) else [values]
-
-
-def _media(content: bytes) -> str:
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError:
-        return "application/octet-stream"
-    return "text/plain"

@@ -15,7 +15,6 @@ from partita.engine.engine import Engine
 from partita.engine.request import Buffer, Request, Shapes
 from partita.engine.service import Service
 from partita.protocols.access import Keys, bearer
-from partita.protocols.oip.inference import split_items
 from partita.protocols.torchserve.replies import VersionNotFound
 from partita.protocols.torchserve.tensors import Asked, by_input, values_of
 
@@ -36,14 +35,7 @@ class Prediction:
         self._is_single = asked.is_single
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         """Values, or what kept them from coming."""
-        template = asked.template
-        if template.layout.is_ragged:
-            items = split_items(service, template, asked.buffers)
-            self.request = service.submit_ragged(items, template.layout, self, None, deadline_s)
-        else:
-            self.request = service.submit(
-                asked.buffers, template.n_items, template.layout, self, None, deadline_s
-            )
+        self.request = asked.submit(service, self, None, deadline_s)
 
     async def values(self) -> Any:
         """Wait for them; who is cancelled meanwhile cancels the request. Raises `RequestError`."""
@@ -90,7 +82,8 @@ class Predictor:
         self, service: Service, fields: Mapping[str, bytes], deadline_s: float | None = None
     ) -> Any:
         """Return what a model makes of a body's fields: bytes as they are, or what is to be JSON."""
-        asked = Asked(service.signature, by_input(service.signature, fields))
+        memo = service.memo.setdefault("torchserve", {})
+        asked = Asked(service.signature, by_input(service.signature, fields), memo)
         return await Prediction(service, asked, deadline_s).values()
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from partita.core.errors import InferenceFailed, PartitaError
 
-_HEADERS = {
+HEADERS = {
     "Pragma": "no-cache",
     "Cache-Control": "no-cache; no-store, must-revalidate, private",
     "Expires": "Thu, 01 Jan 1970 00:00:00 UTC",
@@ -66,9 +66,26 @@ def reply(request: Request, content: Any, status: int = 200, media: str | None =
     if not isinstance(content, bytes):
         content = pretty(content)
         media = "application/json"
-    given = request.headers.get("x-request-id", "")[:MAX_ID_CHARACTERS]
-    headers = {**_HEADERS, "x-request-id": given if given.isprintable() and given else str(uuid4())}
+    headers = {**HEADERS, "x-request-id": request_id(request.headers.get("x-request-id"))}
+    if status >= 400:
+        headers["Connection"] = "close"
     return Response(content, status, headers, media)
+
+
+def request_id(given: str | None) -> str:
+    """Return the request's own name, or a new one."""
+    if given and len(given) <= MAX_ID_CHARACTERS and given.isprintable():
+        return given
+    return str(uuid4())
+
+
+def media_of(content: bytes) -> str:
+    """Return the media type of what a model answered as bytes."""
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return "application/octet-stream"
+    return "text/plain"
 
 
 def pretty(document: Any) -> bytes:
@@ -86,11 +103,17 @@ def error_reply(request: Request, status: int, kind: str, message: str) -> Respo
     return reply(request, {"code": status, "type": kind, "message": message}, status)
 
 
+def error_document(error: PartitaError) -> dict[str, Any]:
+    """Return the body of one of our errors."""
+    status, kind = ERRORS.get(error.code, (500, "InternalServerException"))
+    return {"code": status, "type": kind, "message": message_of(error)}
+
+
 async def known_error(request: Request, error: Exception) -> Response:
     """Answer with one of our errors."""
     assert isinstance(error, PartitaError)
-    status, kind = ERRORS.get(error.code, (500, "InternalServerException"))
-    return error_reply(request, status, kind, message_of(error))
+    document = error_document(error)
+    return reply(request, document, document["code"])
 
 
 def message_of(error: PartitaError) -> str:

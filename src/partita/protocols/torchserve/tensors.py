@@ -14,11 +14,14 @@ import numpy as np
 
 from partita.core.errors import InvalidRequest
 from partita.core.tensors import DataType, Signature, TensorSpec
-from partita.engine.request import Buffer, Shapes
+from partita.engine.request import Buffer, Request, Shapes, Sink
+from partita.engine.service import Service
 from partita.protocols.oip.documents import InferRequest, InputParameters, InputTensor
+from partita.protocols.oip.inference import split_items
 from partita.protocols.oip.templates import Template, make_template
 from partita.protocols.oip.tensors import elements, pack_json, unpack_json
 
+MEMO_ENTRIES = 256
 Tensor = tuple[tuple[int, ...], bytes]
 """Shape, with the batch axis, and raw bytes."""
 
@@ -28,29 +31,47 @@ class Asked:
 
     __slots__ = ("buffers", "is_single", "template")
 
-    def __init__(self, signature: Signature, given: Mapping[str, Any]) -> None:
+    def __init__(
+        self, signature: Signature, given: Mapping[str, Any], memo: dict[Shapes, Template] | None = None
+    ) -> None:
         """Take a value for each input: bytes as a field has them, or what JSON says.
 
-        Raises `InvalidRequest` for what is no such input.
+        `memo` keeps the templates of shapes. Raises `InvalidRequest` for what is no such input.
         """
-        tensors = {}
+        shapes: list[tuple[int, ...]] = []
+        self.buffers: list[Buffer] = []
         self.is_single = True
         for spec in signature.inputs:
-            value = given[spec.name]
-            (shape, data), is_single = _tensor(spec, value, batched=signature.batched)
-            tensors[spec.name] = shape, data
+            (shape, data), is_single = _tensor(spec, given[spec.name], batched=signature.batched)
+            shapes.append(shape)
+            self.buffers.append(data)
             self.is_single &= is_single
-        request = InferRequest(
-            inputs=tuple(
-                InputTensor(
-                    spec.name, spec.datatype.value, shape, InputParameters(binary_data_size=len(data))
-                )
-                for spec in signature.inputs
-                for shape, data in (tensors[spec.name],)
-            )
-        )
-        self.template: Template = make_template(request, signature)
-        self.buffers: list[Buffer] = [tensors[spec.name][1] for spec in signature.inputs]
+        key = tuple(shapes)
+        template = memo.get(key) if memo is not None else None
+        if template is None:
+            template = _template(signature, key, self.buffers)
+            if memo is not None:
+                if len(memo) >= MEMO_ENTRIES:
+                    memo.clear()
+                memo[key] = template
+        self.template = template
+
+    def submit(self, service: Service, sink: Sink, context: Any, deadline_s: float | None = None) -> Request:
+        """Hand the request to the engine. Raises `RequestError`."""
+        template = self.template
+        if template.layout.is_ragged:
+            items = split_items(service, template, self.buffers)
+            return service.submit_ragged(items, template.layout, sink, context, deadline_s)
+        return service.submit(self.buffers, template.n_items, template.layout, sink, context, deadline_s)
+
+
+def _template(signature: Signature, shapes: Shapes, buffers: Sequence[Buffer]) -> Template:
+    """Check the shapes; the buffers have as many bytes as these say, by the way they were made."""
+    tensors = (
+        InputTensor(spec.name, spec.datatype.value, shape, InputParameters(binary_data_size=len(data)))
+        for spec, shape, data in zip(signature.inputs, shapes, buffers, strict=True)
+    )
+    return make_template(InferRequest(inputs=tuple(tensors)), signature)
 
 
 def by_input(signature: Signature, fields: Mapping[str, bytes]) -> dict[str, Any]:
