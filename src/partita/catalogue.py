@@ -10,7 +10,7 @@ import msgspec
 
 from partita.core.errors import ModelNotFound, PartitaError
 from partita.settings import ModelSettings, Settings, load_model_settings
-from partita.sources import ModelSource, find_all
+from partita.sources import ModelSource, find_all, find_models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,18 +55,28 @@ class Catalogue:
         if Path(name).name != name or name in (".", ".."):
             return
         for path in self._roots:
-            for place in (path, path / name, path / f"{name}.onnx"):
+            for place in (path, path / name, path / f"{name}.onnx", path / f"{name}.toml"):
                 is_it = place.stem if place.is_file() else place.name
-                if is_it == name and place.exists():
+                if place.exists() and (is_it == name or self._is_ensemble(place, name)):
                     yield place
+
+    def _is_ensemble(self, place: Path, name: str) -> bool:
+        """Whether a file is that of an ensemble of this name."""
+        if place.suffix != ".toml" or not place.is_file():
+            return False
+        with suppress(PartitaError, OSError):
+            return [source.name for source in find_models(place)] == [name]
+        return False
 
     def names(self) -> dict[str, str]:
         """Return the version that would be served of every model, by name; broken ones are left out."""
         named = {name for name, model in self.settings.model.items() if model.path is not None}
         for path in self._roots:
-            named.add(path.stem if path.is_file() else path.name)
-            if path.is_dir():
-                named.update(child.stem if child.is_file() else child.name for child in path.iterdir())
+            for place in (path, *(path.iterdir() if path.is_dir() else ())):
+                named.add(place.stem if place.is_file() else place.name)
+                if place.suffix == ".toml":
+                    with suppress(PartitaError, OSError):
+                        named.update(source.name for source in find_models(place))
         found: dict[str, str] = {}
         for name in sorted(named):
             with suppress(PartitaError, OSError):

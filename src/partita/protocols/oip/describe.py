@@ -2,10 +2,13 @@
 
 from typing import Any
 
+from partita.core.plan import Plan
 from partita.core.tensors import DYNAMIC, TensorSpec
 from partita.engine.service import Service, ServiceState
 from partita.protocols.repository import IndexEntry
 
+ENSEMBLE = "ensemble"
+"""Platform of what has several members."""
 _CONFIG_TYPES = {"BYTES": "TYPE_STRING"}
 
 
@@ -56,12 +59,25 @@ def configuration(service: Service) -> dict[str, Any]:
             }
             for index, (spec, count) in enumerate(plan.groups())
         ],
-        "dynamic_batching": {
-            "preferred_batch_size": sorted({i.micro_batch for i in plan.instances}),
-            "max_queue_delay_microseconds": int(rules.batch_timeout_s * 1e6),
-        },
+        **_scheduling(service, plan),
         "model_transaction_policy": {"decoupled": False},
         "response_cache": {"enable": False},
+    }
+
+
+def _scheduling(service: Service, plan: Plan) -> dict[str, Any]:
+    """Return how requests are scheduled, of which Triton has one kind for each model.
+
+    An ensemble names no steps: clients such as perf_analyzer would look up each member as a model, and they
+    are not served by names of their own.
+    """
+    if _platform(service) == ENSEMBLE:
+        return {"ensemble_scheduling": {"step": []}}
+    return {
+        "dynamic_batching": {
+            "preferred_batch_size": sorted({i.micro_batch for i in plan.instances}),
+            "max_queue_delay_microseconds": int(service.settings.rules.batch_timeout_s * 1e6),
+        }
     }
 
 
