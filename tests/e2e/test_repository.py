@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from partita.core.errors import ModelNotFound
 from partita.embedded import Server
@@ -74,7 +75,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(store: Path) -> Iterator[Server]:
-    settings = Settings(server=ServerSettings(http=LOCAL, metrics=None, grpc=LOCAL, management=LOCAL))
+    settings = Settings(server=ServerSettings(http=LOCAL, metrics=LOCAL, grpc=LOCAL, management=LOCAL))
     with Server([store], cores=1, tune="never", settings=settings, ports=True) as running:
         yield running
 
@@ -351,6 +352,33 @@ def test_reloads_under_load_lose_no_request(server: Server) -> None:
             one.result(30)
     assert min(counts) > 0
     client.close()
+
+
+def test_what_was_counted_stays_counted_when_a_model_is_replaced_or_unloaded(
+    server: Server, store: Path
+) -> None:
+    def counted() -> dict[str, float]:
+        _, body = ask(server.url("metrics"), "/metrics", "localhost", method="GET")
+        return {
+            sample.labels["version"]: sample.value
+            for family in text_string_to_metric_families(body.decode())
+            for sample in family.samples
+            if sample.name == "partita_requests_total" and sample.labels["outcome"] == "ok"
+        }
+
+    for _ in range(3):
+        answer(server)
+    assert counted() == {"1": 3.0}
+    load(server, "http")
+    assert counted() == {"1": 3.0}
+    answer(server)
+    write_version(store, 2)
+    load(server, "http")
+    answer(server)
+    assert counted() == {"1": 4.0, "2": 1.0}
+    with connected(server, "http") as client:
+        client.unload_model("m", headers=token(server))
+    assert counted() == {"1": 4.0, "2": 1.0}
 
 
 def test_a_server_that_stops_gives_up_what_it_loads(store: Path) -> None:

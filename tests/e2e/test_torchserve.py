@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from partita.embedded import Server
 from partita.settings import ServerSettings, Settings
@@ -281,6 +282,25 @@ def test_one_that_raises_and_one_whose_client_leaves(slow: Path) -> None:
                 let_go()
                 assert ahead.answer()[0] == held.answer()[0] == 200
     assert [4] not in executed(slow)
+
+
+def test_metrics_have_torchserves_names(store: Path) -> None:
+    with serving(store / "linear.onnx", metrics=LOCAL) as server:
+        for _ in range(2):
+            ask(server, "POST", "/predictions/linear", CONTENT)
+
+        def samples(path: str) -> dict[str, float]:
+            _, _, body = ask(server, "GET", path, port="metrics")
+            families = text_string_to_metric_families(body.decode())
+            return {s.name: s.value for family in families for s in family.samples}
+
+        found = samples("/metrics")
+        assert found["ts_inference_requests_total"] == 2
+        assert found["ts_inference_latency_microseconds"] > found["ts_queue_latency_microseconds"] > 0
+        assert 0 < found["MemoryUtilization"] < 100
+        assert 0 < found["DiskUtilization"] <= 100
+        wanted = "/metrics?name[]=MemoryUsed&name[]=ts_inference_requests_total"
+        assert samples(wanted).keys() == {"MemoryUsed", "ts_inference_requests_total"}
 
 
 # --- management -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from partita.engine.ensemble import Ensemble
 from partita.engine.instance import Instance, ModelLaunch
 from partita.engine.member import InstanceFactory, Member
 from partita.engine.service import Service
+from partita.engine.statistics import Statistics
 from partita.machines.leases import CoreLeases
 from partita.machines.worker_life import RestartRules
 from partita.system.clock import SystemClock
@@ -38,6 +39,8 @@ class Engine:
         self.services: dict[str, Service] = {}
         self._unpublished: set[Service] = set()
         """Services that are being started, or finish what they have taken before they were replaced."""
+        self._ended: dict[tuple[str, str], Statistics] = {}
+        """What services have counted that are gone, by name and version."""
         self._loop = loop
         self._clock = clock or SystemClock()
         self._rules = restart_rules or RestartRules()
@@ -96,7 +99,10 @@ class Engine:
     async def discard(self, service: Service, grace_s: float) -> None:
         """Let a service that is not published finish what it has taken, and end its workers."""
         await service.drain(grace_s)
-        self._unpublished.discard(service)
+        if service in self._unpublished:
+            self._unpublished.discard(service)
+            if _was_asked(service):
+                self._ended.setdefault((service.name, service.version), Statistics()).add(service.statistics)
 
     async def remove(self, name: str, grace_s: float) -> None:
         """Serve a name no longer, and wait until its service has ended. Raises `ModelNotFound`."""
@@ -138,6 +144,16 @@ class Engine:
             )
         return service
 
+    def counts(self) -> dict[tuple[str, str], Statistics]:
+        """Return what was counted under each name and version since the start; it never falls.
+
+        Services that were replaced or unloaded are part of it.
+        """
+        parts: dict[tuple[str, str], list[Statistics]] = {key: [ended] for key, ended in self._ended.items()}
+        for service in [*self.services.values(), *filter(_was_asked, self._unpublished)]:
+            parts.setdefault((service.name, service.version), []).append(service.statistics)
+        return {key: found[0] if len(found) == 1 else _sum(found) for key, found in parts.items()}
+
     @property
     def is_ready(self) -> bool:
         """Whether every service can answer."""
@@ -164,3 +180,14 @@ class Engine:
 
 
 __all__ = ["WORKER_ARGV", "Deployment", "Engine", "EnsembleDeployment"]
+
+
+def _was_asked(service: Service) -> bool:
+    return bool(service.statistics.accepted or service.statistics.refused)
+
+
+def _sum(parts: list[Statistics]) -> Statistics:
+    total = Statistics()
+    for part in parts:
+        total.add(part)
+    return total

@@ -40,6 +40,13 @@ class Latencies:
         self._sum_s += float(noted.sum())
         self._counts += np.bincount(np.searchsorted(LATENCY_BOUNDS_S, noted), minlength=len(self._counts))
 
+    def add(self, other: "Latencies") -> None:
+        """Count what another histogram has counted."""
+        other.fold()
+        self.fold()
+        self._counts += other._counts
+        self._sum_s += other._sum_s
+
     @property
     def counts(self) -> list[int]:
         """Answers in each bucket."""
@@ -51,6 +58,22 @@ class Latencies:
         """All latencies together, seconds."""
         self.fold()
         return self._sum_s
+
+
+_SUMMED = (
+    *(
+        "accepted",
+        "answered",
+        "answered_items",
+        "cancelled",
+        "fail_ns",
+        "queue_ns",
+        "infer_ns",
+        "overhead_ns",
+    ),
+    *("worker_deaths", "double_deaths"),
+)
+"""Counters of `Statistics` that are numbers."""
 
 
 @dataclass(slots=True)
@@ -108,6 +131,21 @@ class Statistics:
         self.infer_ns += infer_ns
         self.overhead_ns += total_ns - infer_ns
         self.queue_ns += queued_ns
+
+    def add(self, other: "Statistics") -> None:
+        """Count what another service has counted, as where one is served in place of another."""
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for mine, theirs in ((self.failed, other.failed), (self.refused, other.refused)):
+            for code, number in theirs.items():
+                mine[code] = mine.get(code, 0) + number
+        for size, batch in other.by_batch.items():
+            count = self.by_batch.setdefault(size, BatchCount())
+            count.executions += batch.executions
+            count.infer_ns += batch.infer_ns
+            count.overhead_ns += batch.overhead_ns
+        self.last_answer_s = max(self.last_answer_s, other.last_answer_s)
+        self.latencies.add(other.latencies)
 
     @property
     def executions(self) -> int:

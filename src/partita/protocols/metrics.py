@@ -16,10 +16,13 @@ from starlette.routing import Route
 
 from partita.engine.engine import Engine
 from partita.engine.service import Service
-from partita.engine.statistics import LATENCY_BOUNDS_S
+from partita.engine.statistics import LATENCY_BOUNDS_S, Statistics
 from partita.protocols.http.listener import Listener
+from partita.protocols.torchserve.metrics import TorchServeCollector
 
 _LABELS = ("model", "version")
+Counts = Mapping[tuple[str, str], Statistics]
+"""By name and version."""
 
 
 class EngineCollector:
@@ -32,10 +35,11 @@ class EngineCollector:
     def collect(self) -> Iterable[Metric]:
         """Yield every metric family."""
         services = list(self._engine.services.values())
-        yield from _requests(services)
-        yield from _batches(services)
+        counts = self._engine.counts()
+        yield from _requests(counts)
+        yield from _batches(counts)
         yield from _gauges(services)
-        yield _latency(services)
+        yield _latency(counts)
         yield from _ports(self._listeners)
 
 
@@ -43,7 +47,7 @@ def _key(service: Service) -> tuple[str, str]:
     return service.name, service.version
 
 
-def _requests(services: list[Service]) -> Iterable[Metric]:
+def _requests(of: Counts) -> Iterable[Metric]:
     requests = CounterMetricFamily(
         "partita_requests",
         "Requests by outcome: ok, cancelled or an error code.",
@@ -53,18 +57,17 @@ def _requests(services: list[Service]) -> Iterable[Metric]:
         "partita_refusals", "Requests that were never accepted, by error code.", labels=(*_LABELS, "code")
     )
     items = CounterMetricFamily("partita_items", "Items answered.", labels=_LABELS)
-    for service in services:
-        counts = service.statistics
+    for key, counts in of.items():
         outcomes = {"ok": counts.answered, "cancelled": counts.cancelled, **counts.failed}
         for outcome, value in outcomes.items():
-            requests.add_metric((*_key(service), outcome), value)
+            requests.add_metric((*key, outcome), value)
         for code, value in counts.refused.items():
-            refused.add_metric((*_key(service), code), value)
-        items.add_metric(_key(service), counts.answered_items)
+            refused.add_metric((*key, code), value)
+        items.add_metric(key, counts.answered_items)
     yield from (requests, refused, items)
 
 
-def _batches(services: list[Service]) -> Iterable[Metric]:
+def _batches(of: Counts) -> Iterable[Metric]:
     batches = CounterMetricFamily("partita_batches", "Batches executed, by size.", labels=(*_LABELS, "items"))
     queue = CounterMetricFamily("partita_queue_seconds", "Time that requests waited, summed.", labels=_LABELS)
     infer = CounterMetricFamily("partita_infer_seconds", "Time in the runtime, summed.", labels=_LABELS)
@@ -75,8 +78,7 @@ def _batches(services: list[Service]) -> Iterable[Metric]:
     double = CounterMetricFamily(
         "partita_double_deaths", "Requests that failed after being in two worker deaths.", labels=_LABELS
     )
-    for service in services:
-        counts, key = service.statistics, _key(service)
+    for key, counts in of.items():
         for size, batch in sorted(counts.by_batch.items()):
             batches.add_metric((*key, str(size)), batch.executions)
         queue.add_metric(key, counts.queue_ns / 1e9)
@@ -112,17 +114,16 @@ def _gauges(services: list[Service]) -> Iterable[Metric]:
     yield from (queued, flight, ready, plan, restarts)
 
 
-def _latency(services: list[Service]) -> Metric:
+def _latency(of: Counts) -> Metric:
     family = HistogramMetricFamily(
         "partita_request_latency_seconds", "From a complete request to its answer.", labels=_LABELS
     )
-    for service in services:
-        counts = service.statistics
+    for key, counts in of.items():
         total, buckets = 0, []
         for bound, count in zip((*LATENCY_BOUNDS_S, float("inf")), counts.latencies.counts, strict=True):
             total += count
             buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
-        family.add_metric(_key(service), buckets, sum_value=counts.latencies.sum_s)
+        family.add_metric(key, buckets, sum_value=counts.latencies.sum_s)
     return family
 
 
@@ -141,11 +142,14 @@ def _ports(listeners: Mapping[str, Listener]) -> Iterable[Metric]:
 
 
 def metrics_route(engine: Engine, listeners: Mapping[str, Listener]) -> Route:
-    """Return ``GET /metrics`` over an engine and the HTTP ports by name."""
-    registry = CollectorRegistry()
+    """Return ``GET /metrics`` over an engine and the HTTP ports by name; ``?name[]=`` chooses some."""
+    registry = CollectorRegistry(auto_describe=True)
     registry.register(EngineCollector(engine, listeners))
+    registry.register(TorchServeCollector(engine))
 
-    async def metrics(request: Request) -> Response:  # noqa: ARG001
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    async def metrics(request: Request) -> Response:
+        names = request.query_params.getlist("name[]")
+        chosen = registry.restricted_registry(names) if names else registry
+        return Response(generate_latest(chosen), media_type=CONTENT_TYPE_LATEST)
 
     return Route("/metrics", metrics)
