@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import product
+from math import sqrt
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from partita.core.plan import Plan
 from partita.core.profile import Profile, ProfilePoint
 from partita.planning.optimizer import Optimizer
 from partita.planning.sampling import LazySampler, SamplerSettings
-from partita.planning.sampling_iterations import PointRun
+from partita.planning.sampling_iterations import PointRun, Sample
 from partita.profiling.csv_table import read_csv
 
 TABLES = ("bert", "gpt2", "resnet")
@@ -95,8 +96,7 @@ def replay(
         spent_s += (run.warm_up_ms + run.timed_ms) / 1e3
         visits += 1
         sampler.record(*key, run.sample)
-    points = [ProfilePoint(threads=t, batch=b, mean_ms=s.mean_ms) for (t, b), s in sampler.samples.items()]
-    return Profile(points), visits, spent_s
+    return Profile(_point(*key, sample) for key, sample in sampler.samples.items()), visits, spent_s
 
 
 def regrets(truth: Profile, measured: Profile, *, cores: int, batches: Sequence[int]) -> "np.ndarray":
@@ -129,6 +129,17 @@ def run(case: Case) -> Outcome:
         regret_worst=float(regret.max()),
         worst_batch=int(regret.argmax()) + 1,
         above_limit=int((regret > WORST_LIMIT).sum()),
+    )
+
+
+def _point(threads: int, batch: int, sample: Sample) -> ProfilePoint:
+    """Return what the profiler keeps of a point."""
+    return ProfilePoint(
+        threads=threads,
+        batch=batch,
+        mean_ms=sample.mean_ms,
+        stddev_ms=sqrt(sample.variance) if sample.iterations > 1 else None,
+        iterations=sample.iterations,
     )
 
 

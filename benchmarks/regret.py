@@ -23,6 +23,7 @@ from partita.core.plan import InstanceSpec, Plan
 from partita.core.topology import Topology
 from partita.deploy import launch_of
 from partita.engine.engine import WORKER_ARGV
+from partita.planning.contenders import contenders
 from partita.planning.optimizer import Optimizer
 from partita.planning.placement import place
 from partita.profiles import Measuring, measured
@@ -31,13 +32,14 @@ from partita.settings import Settings
 from partita.sources import ModelSource, find_all
 from partita.system.clock import SystemClock
 from partita.system.cpus import read_topology, select_cores
+from partita.verified import SECONDS
 
 CORES = 2
 BATCHES = (1, 2, 4, 8, 16, 32)
 LIMIT = 0.05
 SPREAD = 1.5
 MODELS_WANTED = 3
-VERIFIED = 3
+VERIFIED = 8
 FINALISTS = 3
 
 
@@ -53,7 +55,7 @@ class Effort:
     """Of the finalists and the chosen plan, half to choose and half to compare."""
 
 
-FULL = Effort(budget_s=30.0, verify_s=2.0, turns=5, final_turns=30)
+FULL = Effort(budget_s=30.0, verify_s=SECONDS, turns=5, final_turns=30)
 QUICK = Effort(budget_s=5.0, verify_s=0.3, turns=2, final_turns=12)
 
 
@@ -133,7 +135,7 @@ class Chooser:
 
     def choose(self, batch: int) -> Plan:
         """Return the placed plan that Partita takes for B items."""
-        candidates = [self.placed(p) for p in self._optimizer.candidates(CORES, batch, VERIFIED)]
+        candidates = [self.placed(p) for p in contenders(self._optimizer, CORES, batch, VERIFIED)]
         return verify_plans(self._settings, candidates, clock=SystemClock())[0]
 
 

@@ -52,15 +52,16 @@ def test_plans_rest_on_usable_points_only(drawn: tuple[np.ndarray, tuple[int, ..
     table[-1, -1] = 50.0
     frontier = FrontierSolver(cores=len(table), sizes=sizes, max_items=12).solve(table)
     assert (frontier.latency_ms[1:] < UNKNOWN_MS).all()
-    assert not frontier.uses[1:, 0, 0].any() or table[0, 0] < UNKNOWN_MS
-    assert frontier.uses[1:].any(axis=(1, 2)).all()
+    if table.size > 1:
+        assert not frontier.weights[1:, 0, 0].any()
+    assert (frontier.weights[1:] > 0).any(axis=(1, 2)).all()
 
 
 @settings(deadline=None, max_examples=60)
 @given(tables())
-def test_a_plan_judged_by_its_own_table_takes_its_latency(drawn: tuple[np.ndarray, tuple[int, ...]]) -> None:
+def test_weights_are_parts_of_the_latency(drawn: tuple[np.ndarray, tuple[int, ...]]) -> None:
+    """No instance spends longer on one point than the plan takes."""
     table, sizes = drawn
-    solver = FrontierSolver(cores=len(table), sizes=sizes, max_items=12, step=STEP)
-    own, doubled = solver.solve(table), solver.solve(table, 2 * table)
-    assert (own.judged_ms[1:] <= own.latency_ms[1:] * (1 + 1e-9)).all()
-    np.testing.assert_allclose(doubled.judged_ms, 2 * own.judged_ms)
+    frontier = FrontierSolver(cores=len(table), sizes=sizes, max_items=12, step=STEP).solve(table)
+    assert (frontier.weights[1:] <= 1 + 1e-9).all()
+    assert (frontier.weights[1:].sum(axis=(1, 2)) >= np.exp(-STEP) / len(sizes) / len(table)).all()

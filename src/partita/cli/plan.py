@@ -86,6 +86,7 @@ def command(
         raise click.UsageError("--verify runs the plans, and so needs PATH and not --profile")
     if verify is not None and objective != Objective.LATENCY:
         raise click.UsageError("--verify compares latencies; leave --objective throughput out")
+    from partita.planning.contenders import contenders
     from partita.planning.optimizer import Optimizer
     from partita.profiling.store import read_profile
 
@@ -109,7 +110,7 @@ def command(
         assert model is not None
         within = [
             plan
-            for plan in optimizer.candidates(cores, batch, verify)
+            for plan in contenders(optimizer, cores, batch, verify)
             if limit_ms is None or (plan.expected_ms or 0.0) <= limit_ms
         ]
         plans = _verified(model, within or plans)

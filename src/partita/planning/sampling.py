@@ -1,10 +1,11 @@
 """Lazy profiling: which ⟨t, b⟩ to measure next, and when the table is good enough.
 
 The paper measures the whole grid (Packrat §3.2). Here every promising point is looked at once, briefly, the
-cheap ones first. Then time goes where it can still change a plan: for every batch B, the plan that would be
-chosen now is taken to be as slow as its points plausibly are, and compared with the best plan that there
-would be if everything were as fast as is plausible. Where the two differ, the points that they rest on are
-worth measuring, or measuring again; where they agree for all B, nothing that is left can matter.
+cheap ones first. Then time goes where it can still change a plan. The optimizer takes points at their mean
+plus one standard error, so that no plan is chosen for its luck; what remains to fear is that a better plan
+looked bad. So for every batch B the plan that would be chosen now is compared with the best that there would
+be if everything were as fast as is plausible. Where the two differ, the points on which both spend their time
+are worth measuring, or measuring again; where they agree for all B, nothing that is left can matter.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,19 +17,16 @@ from numpy.typing import NDArray
 
 from partita.core.errors import InvalidInput
 from partita.planning.sampling_bounds import plausible, second_opinion
-from partita.planning.sampling_check import PlanCheck
 from partita.planning.sampling_frontier import UNKNOWN_MS, Floats, FrontierSolver
 from partita.planning.sampling_iterations import IterationRule, Sample
 
-_EXCESS_POWER = 8
-"""Batches far from certain count much more than many that are nearly so: the worst regret is what hurts."""
+_EXCESS_POWER = 16
+"""Batches least certain count much more than many that are nearly so: the worst regret is what hurts."""
 _UNKNOWN_GAIN = 0.3
 """Most that measuring an unknown point is taken to sharpen its bound, as a fraction."""
 _DISCOUNT = 0.7
 """A first look is worth it unless the point is slower per item than a smaller one by more than this."""
 _TYPICAL_ITERATIONS = 6
-_CHECK_EVERY = 32
-"""One in so many choices looks at the optimizer's own plans, which take longer to make."""
 _REVISIT_GAIN = 1.25
 """Each later visit narrows the standard error by this factor."""
 
@@ -46,7 +44,7 @@ class SamplerSettings:
     max_batch: int = 1024
     sizes: tuple[int, ...] = ()
     max_items: int = 0
-    tolerance: float = 0.02
+    tolerance: float = 0.01
     confidence: float = 2.0
     """Standard errors that a measured mean may plausibly be off."""
     guess_confidence: float = 1.5
@@ -56,7 +54,7 @@ class SamplerSettings:
     look: IterationRule = field(
         default_factory=lambda: IterationRule(relative_error=0.01, timed_s=0.25, min_iterations=1)
     )
-    again: IterationRule = field(default_factory=IterationRule)
+    again: IterationRule = field(default_factory=lambda: IterationRule(min_iterations=1))
     look_share: float = 0.35
     """Of the budget, for first looks."""
     look_limit: float = 0.01
@@ -110,8 +108,6 @@ class LazySampler:
         self._solver = FrontierSolver(
             cores=settings.cores, sizes=settings.sizes, max_items=settings.max_items
         )
-        self._check = PlanCheck(cores=settings.cores, sizes=settings.sizes, max_items=settings.max_items)
-        self._turn = 0
         for threads, batch, sample in measured:
             if threads <= settings.cores and batch in self._column:
                 self.record(threads, batch, sample)
@@ -170,40 +166,53 @@ class LazySampler:
 
     def _sharpen(self, guess: Floats, spread: Floats, left_s: float) -> Measure | None:
         """Return the point that settles most uncertainty of plans for its time."""
-        cost_s = self._costs_s(guess * np.exp(np.minimum(spread, 1.0)), self._settings.again)
-        score = np.where((cost_s <= left_s) & ~self._failed, self._worth(guess, spread) / cost_s, 0.0)
+        settings = self._settings
+        known = ~np.isnan(self._mean_ms)
+        middle, error = second_opinion(self._mean_ms, self._error, settings.sizes)
+        more = self._more_iterations(guess)
+        gain = settings.confidence * (error - self._narrowed(error, more))
+        gain = np.where(known, gain, settings.guess_confidence * np.minimum(spread, _UNKNOWN_GAIN))
+        gain[known & (self._error <= settings.known_error)] = 0.0
+        middle = np.where(known, middle, np.log(guess))
+        off = np.where(known, settings.confidence * error, settings.guess_confidence * spread)
+        look_s = self._costs_s(guess * np.exp(np.minimum(spread, 1.0)), settings.look)
+        cost_s = np.where(known, more * guess / 1e3, look_s)
+        score = np.where((cost_s <= left_s) & ~self._failed, self._weights(middle - off) * gain / cost_s, 0.0)
         if not score.max() > 0.0:
             return None
         row, column = divmod(int(score.argmax()), score.shape[1])
         return self._measure(row, column, float(cost_s[row, column]))
 
-    def _worth(self, guess: Floats, spread: Floats) -> Floats:
-        """Return how much measuring each point matters to the plans of all B, (threads, sizes)."""
-        settings = self._settings
-        known = ~np.isnan(self._mean_ms)
-        middle, error = second_opinion(self._mean_ms, self._error, settings.sizes)
-        middle = np.where(known, middle, np.log(guess))
-        off = np.where(known, settings.confidence * error, settings.guess_confidence * spread)
-        usable = ~self._failed | known
-        fast = self._solver.solve(np.where(usable, np.exp(middle - off), UNKNOWN_MS))
-        slow_ms = np.where(known, np.exp(middle + off), UNKNOWN_MS)
-        chosen = self._solver.solve(np.where(known, self._mean_ms, UNKNOWN_MS), slow_ms)
-        excess = self._excess(chosen.judged_ms[1:], fast.latency_ms[1:])
-        rests_on = np.tensordot(excess, fast.uses[1:] + 1.0 * chosen.uses[1:], axes=1)
-        if self._turn % _CHECK_EVERY == 0 or not rests_on.any():
-            real = self._check.check(self._mean_ms, slow_ms)
-            excess = self._excess(real.judged_ms, fast.latency_ms[real.batches])
-            rests_on = rests_on + np.tensordot(excess, fast.uses[real.batches] + real.uses, axes=1)
-        self._turn += 1
-        gain = np.where(known, error, np.minimum(spread, _UNKNOWN_GAIN))
-        gain[known & (self._error <= settings.known_error)] = 0.0
-        worth: Floats = rests_on * gain
-        return worth
+    def _more_iterations(self, guess: Floats) -> Floats:
+        """Return how many iterations a further visit has, (threads, sizes)."""
+        rule = self._settings.again
+        wanted = np.ceil(self._iterations * (_REVISIT_GAIN**2 - 1.0))
+        in_time = np.ceil(rule.timed_s / (guess / 1e3))
+        more: Floats = np.maximum(np.minimum(wanted, in_time), rule.min_iterations)
+        return more
 
-    def _excess(self, slow_ms: Floats, fast_ms: Floats) -> Floats:
-        """Return how badly each batch may fare: its plan at the slowest, against the best at the fastest."""
-        gap = np.log(slow_ms / fast_ms) - self._settings.tolerance
-        excess: Floats = np.maximum(gap, 0.0) ** _EXCESS_POWER
+    def _narrowed(self, error: Floats, more: Floats) -> Floats:
+        """Return what is left of the standard errors after so many iterations more."""
+        single = self._error * np.sqrt(self._iterations)
+        narrowed: Floats = 1.0 / np.sqrt(1.0 / error**2 + more / single**2)
+        return narrowed
+
+    def _weights(self, least: Floats) -> Floats:
+        """Return how much each point's latency matters to batches whose plan is in doubt, (threads, sizes).
+
+        `least` is the logarithm of what each point takes at its plausible best.
+        """
+        known = ~np.isnan(self._mean_ms)
+        fast = self._solver.solve(np.where(~self._failed | known, np.exp(least), UNKNOWN_MS))
+        chosen = self._solver.solve(np.where(known, self._mean_ms * (1.0 + self._error), UNKNOWN_MS))
+        excess = self._excess(chosen.latency_ms[1:], fast.latency_ms[1:])
+        weights: Floats = np.tensordot(excess, fast.weights[1:] + chosen.weights[1:], axes=1)
+        return weights
+
+    def _excess(self, chosen_ms: Floats, fast_ms: Floats) -> Floats:
+        """Return how badly each batch may fare: its plan with caution, against the best at the fastest."""
+        gap = np.log(chosen_ms / fast_ms)
+        excess: Floats = np.where(gap > self._settings.tolerance, gap, 0.0) ** _EXCESS_POWER
         return excess
 
     def _costs_s(self, guess: Floats, rule: IterationRule) -> Floats:

@@ -23,14 +23,13 @@ Ints = NDArray[np.int64]
 class Frontier:
     """Solution of one table.
 
-    `latency_ms` is (N + 1,) float64: the best latency for B items, index 0 unused. `uses` is
-    (N + 1, threads, sizes) bool: the points that the plan for B executes. `judged_ms` is (N + 1,)
-    float64: what the same plan takes by another table.
+    `latency_ms` is (N + 1,) float64: the best latency for B items, index 0 unused. `weights` is
+    (N + 1, threads, sizes) float64: the part of that latency that an instance of the plan for B spends on
+    executions of each point; 0 where the plan executes none.
     """
 
     latency_ms: Floats
-    uses: NDArray[np.bool_]
-    judged_ms: Floats
+    weights: Floats
 
 
 class FrontierSolver:
@@ -52,11 +51,8 @@ class FrontierSolver:
         padded = -(-max_items // top) * top
         self._digits = _digits(np.arange(padded + 1), sizes)  # (sizes, padded + 1)
 
-    def solve(self, table_ms: Floats, judge_ms: Floats | None = None) -> Frontier:
-        """Solve a (threads, sizes) table in milliseconds; `UNKNOWN_MS` marks points that may not be used.
-
-        The plans are judged by `judge_ms`, by default the table itself.
-        """
+    def solve(self, table_ms: Floats) -> Frontier:
+        """Solve a (threads, sizes) table in milliseconds; `UNKNOWN_MS` marks points that may not be used."""
         best, origin = self._closure(table_ms)
         served, costs = self._padded(best)
         grid = self._grid(costs)
@@ -65,10 +61,9 @@ class FrontierSolver:
         total, choice = self._fill(capacity)
         index = np.searchsorted(total, np.arange(self._max_items + 1))
         reached, back = np.unique(np.minimum(index, len(grid) - 1), return_inverse=True)
-        judged, worst = self._judge(table_ms if judge_ms is None else judge_ms, origin, served)
-        uses, latest = self._uses(reached, capacity, choice, (served, worst), origin, judged)
+        weights = self._weights(reached, capacity, choice, served, (best, origin)) / grid[reached, None, None]
         latency = np.where(index < len(grid), grid[np.minimum(index, len(grid) - 1)], UNKNOWN_MS)
-        return Frontier(latency_ms=latency, uses=uses[back], judged_ms=latest[back])
+        return Frontier(latency_ms=latency, weights=weights[back])
 
     def _closure(self, table_ms: Floats) -> tuple[Floats, Ints]:
         """Return what each size costs at best, and which size it is then run as, both (threads, sizes)."""
@@ -84,21 +79,6 @@ class FrontierSolver:
             best[cheaper, k + 1] = repeated[cheaper]
             origin[cheaper, k + 1] = origin[cheaper, k]
         return best, origin
-
-    def _judge(self, judge_ms: Floats, origin: Ints, served: Ints) -> tuple[Floats, Ints]:
-        """Return what the executions chosen for up to c items cost by another table, and what they run then.
-
-        Both are (threads, items + 1). Up to: a plan's instances together often can serve more than B, and
-        are then given less.
-        """
-        sizes = np.asarray(self._sizes, dtype=np.float64)
-        repeats = np.maximum(sizes[None, :] / sizes[origin], 1.0)
-        each = repeats * np.take_along_axis(judge_ms, origin, axis=1)
-        cost = np.take_along_axis(each @ self._digits, served, axis=1)
-        cost[:, 0] = 0.0
-        most: Floats = np.maximum.accumulate(cost, axis=1)
-        at = np.maximum.accumulate(np.where(cost == most, np.arange(cost.shape[1]), 0), axis=1)
-        return most, np.take_along_axis(served, at, axis=1)
 
     def _padded(self, best: Floats) -> tuple[Ints, Floats]:
         """Return, both (threads, items + 1): the item count really run for c items, and its cost."""
@@ -138,31 +118,30 @@ class FrontierSolver:
             choice.append(picked + 1)
         return -(-totals[self._cores] // parts), choice
 
-    def _uses(
+    def _weights(
         self,
         reached: Ints,
         capacity: Ints,
         choice: list[Ints],
-        runs: tuple[Ints, Ints],
-        origin: Ints,
-        judge: Floats,
-    ) -> tuple[NDArray[np.bool_], Floats]:
-        """Walk the choices back, for every latency reached: the points used, and the judged latency."""
-        uses = np.zeros((len(reached), len(capacity), len(self._sizes)), dtype=bool)
-        judged = np.zeros(len(reached))
+        served: Ints,
+        closure: tuple[Floats, Ints],
+    ) -> Floats:
+        """Walk the choices back, for every latency reached: the most ms an instance spends on each point."""
+        best, origin = closure
+        weights = np.zeros((len(reached), len(capacity), len(self._sizes)))
         choices = np.stack(choice)[:, reached]
         rows = np.arange(len(reached))
         left = np.full(len(reached), self._cores)
         while (left > 0).any():
-            threads = np.maximum(choices[left, rows], 1)
-            items = np.where(left > 0, capacity[threads - 1, reached], 0)
-            for served in runs:
-                digits = self._digits[:, served[threads - 1, items]].T > 0  # (reached, sizes)
-                at, size = np.nonzero(digits & (items > 0)[:, None])
-                uses[at, threads[at] - 1, origin[threads[at] - 1, size]] = True
-            np.maximum(judged, np.where(items > 0, judge[threads - 1, items], 0.0), out=judged)
-            left = np.maximum(left - threads, 0)
-        return uses, judged
+            row = np.maximum(choices[left, rows], 1) - 1
+            items = np.where(left > 0, capacity[row, reached], 0)
+            digits = np.where(items > 0, self._digits[:, served[row, items]], 0.0)  # (sizes, reached)
+            spent = np.zeros((len(reached), len(self._sizes)))
+            for k, count in enumerate(digits):
+                spent[rows, origin[row, k]] += count * best[row, k]
+            weights[rows, row] = np.maximum(weights[rows, row], spent)
+            left = np.maximum(left - row - 1, 0)
+        return weights
 
 
 def check_chain(sizes: tuple[int, ...]) -> None:

@@ -42,6 +42,11 @@ class Sample:
         spread = (prior + freedom * self.variance) / (_PRIOR_WEIGHT + freedom)
         return sqrt(spread / self.iterations) / self.mean_ms
 
+    @property
+    def cautious_ms(self) -> float:
+        """Mean plus one standard error: a plan chosen for its least time is else chosen for its luck."""
+        return self.mean_ms * (1.0 + self.relative_error)
+
     def merged(self, other: "Sample") -> "Sample":
         """Return the sample of both visits together."""
         both = (self, other)

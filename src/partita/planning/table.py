@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.core.errors import InvalidInput
-from partita.core.profile import Profile
+from partita.core.profile import Profile, ProfilePoint
+from partita.planning.sampling_iterations import Sample
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -28,13 +29,14 @@ class LatencyTable:
 
     @classmethod
     def of(cls, profile: Profile) -> "LatencyTable":
-        """Return the table of a profile's mean latencies.
+        """Return the table of a profile's latencies: means, one standard error added where it is known.
 
-        A point whose memory was not recorded is taken to need as much as the largest that was.
+        Of many plans that are nearly as fast, the least mean would name one that rests on few, lucky
+        iterations. A point whose memory was not recorded is taken to need as much as the largest that was.
 
         Raises `InvalidInput` for an empty profile, or for a point that is not positive and finite.
         """
-        latency_ms = {key: point.mean_ms for key, point in profile.points.items()}
+        latency_ms = {key: cautious_ms(point) for key, point in profile.points.items()}
         resident = {k: p.resident_bytes for k, p in profile.points.items() if p.resident_bytes is not None}
         return cls.from_points(latency_ms, resident or None)
 
@@ -98,6 +100,14 @@ class LatencyTable:
         if self.memory_bytes is None:
             return 0.0
         return max(float(self.memory_bytes[row, np.searchsorted(self.batches, size)]) for size in executions)
+
+
+def cautious_ms(point: ProfilePoint) -> float:
+    """Return what a plan should expect of a point: its mean, plus one standard error where that is known."""
+    if point.iterations is None or point.iterations < 1 or not point.mean_ms > 0:
+        return point.mean_ms
+    variance = (point.stddev_ms or 0.0) ** 2
+    return Sample(iterations=point.iterations, mean_ms=point.mean_ms, variance=variance).cautious_ms
 
 
 def _check(points: Iterable[tuple[tuple[int, int], float]]) -> None:

@@ -1,11 +1,13 @@
 """Verifies plans by running them with all instances at once, since profiles were taken alone (DESIGN §4).
 
-Plans take turns, so that a machine that becomes slower does so for all of them. The best is measured once
-more at the end: the least of several noisy figures is too good to be true.
+Plans take turns, so that a machine that becomes slower does so for all of them; one that is slower than the
+best in so many turns that it is hardly chance drops out, and leaves the time to those that are near. The best
+is measured once more at the end: the least of several noisy figures is too good to be true.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import sqrt
 from pathlib import Path
 from statistics import median
 from time import sleep
@@ -22,6 +24,8 @@ _WARM_UPS = 2
 _LEAST_TURNS = 5
 _BURST = 3
 """Batches in one turn; the first wakes the workers up and is not counted."""
+_DEVIATIONS = 2.5
+"""Standard deviations from half of the turns at which a plan counts as slower: by chance 1 in 150."""
 _REST_S = 0.002
 """Between turns, so that the threads of one plan no longer spin when the next begins."""
 
@@ -40,7 +44,7 @@ class VerifySettings:
 
 
 def verify_plans(settings: VerifySettings, plans: Sequence[Plan], *, clock: Clock) -> list[Plan]:
-    """Return the plans with `measured_ms`, the fastest first.
+    """Return the plans with `measured_ms`, the fastest first; those that dropped out come last.
 
     `measured_ms` is the median time until all instances have finished their share of one aggregate batch.
     Plans must be placed: every instance with its cores. Raises `LoadFailed` or `ExecutionFailed`.
@@ -125,22 +129,32 @@ def _contest(
     for one in shares:
         for _ in range(_WARM_UPS):
             _run_ms(one, clock)
-    times: list[list[float]] = [[] for _ in plans]
+    turns: list[list[list[float]]] = [[] for _ in plans]
+    standing = list(range(len(plans)))
     end_s = clock.now_s() + seconds
-    turns = 0
-    while turns < _LEAST_TURNS or clock.now_s() < end_s:
-        for one, measured in zip(shares, times, strict=True):
-            measured.extend(_turn_ms(one, clock))
-        turns += 1
-    found = [replace(p, measured_ms=median(ms)) for p, ms in zip(plans, times, strict=True)]
-    best = min(range(len(plans)), key=lambda k: found[k].measured_ms or 0.0)
-    again: list[float] = []
-    while len(again) < _LEAST_TURNS * (_BURST - 1) or (
-        len(again) < len(times[best]) and sum(again) < 1e3 * seconds / len(plans)
-    ):
-        again.extend(_turn_ms(shares[best], clock))
-    found[best] = replace(found[best], measured_ms=median(again))
-    return sorted(found, key=lambda plan: (plan.measured_ms or 0.0, len(plan.instances)))
+    while len(turns[standing[0]]) < _LEAST_TURNS or (len(standing) > 1 and clock.now_s() < end_s):
+        for k in standing:
+            turns[k].append(_turn_ms(shares[k], clock))
+        standing = _still_standing(standing, turns)
+    best = _ordered(standing, turns)[0]
+    again = [_turn_ms(shares[best], clock) for _ in range(_LEAST_TURNS)]
+    order = _ordered(standing, turns) + _ordered([k for k in range(len(plans)) if k not in standing], turns)
+    turns[best] = again
+    return [replace(plans[k], measured_ms=median(ms for turn in turns[k] for ms in turn)) for k in order]
+
+
+def _still_standing(standing: Sequence[int], turns: Sequence[Sequence[Sequence[float]]]) -> list[int]:
+    """Return the plans that were not slower than the best in nearly all turns."""
+    best = _ordered(standing, turns)[0]
+    count = len(turns[best])
+    limit = count / 2 + _DEVIATIONS * sqrt(count) / 2
+    lost = {k: sum(min(a) > min(b) for a, b in zip(turns[k], turns[best], strict=True)) for k in standing}
+    return [k for k in standing if lost[k] < limit]
+
+
+def _ordered(which: Sequence[int], turns: Sequence[Sequence[Sequence[float]]]) -> list[int]:
+    """Return these plans, the fastest first: by the median of their turns, each taken at its least."""
+    return sorted(which, key=lambda k: median(min(turn) for turn in turns[k]))
 
 
 def _turn_ms(shares: Sequence[_Share], clock: Clock) -> list[float]:
