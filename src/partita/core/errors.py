@@ -124,6 +124,12 @@ class LoadFailed(PartitaError):
     code = "load_failed"
 
 
+class SwitchFailed(PartitaError):
+    """A model goes on with the plan that it had: the new one could not be set up, or was given up."""
+
+    code = "switch_failed"
+
+
 class ConnectionClosed(PartitaError):
     """The other end of a channel is gone."""
 

@@ -128,7 +128,7 @@ class InputArena:
 
     def __init__(self, nbytes: int, *, name: str, rows_hint: int = 1) -> None:
         self.memory = SharedMemory.create(nbytes, name)
-        self._rows_hint = rows_hint
+        self.rows_hint = rows_hint
         self.view = self.memory.view
         self._free = FreeSpace(nbytes)
         self._nbytes = nbytes
@@ -155,7 +155,7 @@ class InputArena:
         """Take an extent for at least n items; None if there is no room even without the unused pools."""
         item_bytes = sum(pool.row_bytes)
         usual = EXTENT_BYTES // max(1, item_bytes)
-        for capacity in (max(n_items, usual, self._rows_hint), n_items):
+        for capacity in (max(n_items, usual, self.rows_hint), n_items):
             sizes = [aligned(capacity * row) for row in pool.row_bytes]
             nbytes = max(sum(sizes), ALIGNMENT)
             start = self._free.take(nbytes)

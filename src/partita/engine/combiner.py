@@ -78,7 +78,7 @@ class Combiner:
         batch = self._settings.rules.max_queue_items if self._is_rule else 32
         cores = () if self._core is None else (self._core,)
         spec = InstanceSpec(threads=1, batch=batch, cores=cores)
-        self._service.start(plan_of([spec]), [self._next_number()])
+        self._service.start(plan_of([spec]), iter(self._next_number, None))
 
     def ready(self) -> None:
         """The worker is loaded (again)."""

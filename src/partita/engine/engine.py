@@ -68,7 +68,7 @@ class Engine:
             clock=self._clock,
         )
         self._unpublished.add(service)
-        service.start(plan, [next(self._numbers) for _ in plan.instances])
+        service.start(plan, self._numbers)
         return service
 
     def _service_for(self, deployment: Deployment, **parts: Any) -> Service:
@@ -126,11 +126,16 @@ class Engine:
             argv=self._argv,
             inputs=inputs,
             owner=member,
-            owns_cores=not self.leases.has_rivals(number),
+            owns_cores=not self._rivals(number, spec, member),
             rules=self._rules,
             loop=self._loop,
             clock=self._clock,
         )
+
+    def _rivals(self, number: int, spec: InstanceSpec, member: Member) -> bool:
+        if self.leases.knows(number):
+            return self.leases.has_rivals(number)
+        return bool(self.leases.sharing(spec.cores) - member.instances.keys())  # its own will make way
 
     def service(self, name: str, version: str = "") -> Service:
         """Return the service of this name; raises `ModelNotFound`, also for a version that is not served."""

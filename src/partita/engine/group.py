@@ -5,7 +5,7 @@ own over them, and batches it as it likes. What the members answer meets in an a
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -58,6 +58,7 @@ class MemberGroup:
     """The members of one ensemble, and the one member that its service sees."""
 
     switcher = None
+    """An ensemble keeps the plan that it was started with."""
 
     def __init__(
         self,
@@ -97,15 +98,16 @@ class MemberGroup:
 
     # --- instances --------------------------------------------------------------------------------
 
-    def start(self, plan: Plan, numbers: list[int], *more: Any) -> None:
+    def start(self, plan: Plan, numbers: Iterator[int]) -> None:
         """Start the plan's instances: each names the member that it is of."""
         for branch in self.branches:
-            own = [
-                (n, s) for n, s in zip(numbers, plan.instances, strict=True) if s.model == branch.role.name
-            ]
-            part = plan_of([spec for _, spec in own])
-            by_spec = sorted(own, key=lambda pair: part.instances.index(pair[1]))
-            branch.member.start(part, [number for number, _ in by_spec], *more)
+            own = [spec for spec in plan.instances if spec.model == branch.role.name]
+            branch.member.start(plan_of(own), numbers)
+
+    def close_switcher(self) -> None:
+        """Begin no change of plan any more."""
+        for member in self._everyone:
+            member.close_switcher()
 
     @property
     def members(self) -> list[Member]:

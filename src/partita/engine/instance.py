@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -93,6 +93,8 @@ class Instance:
         self._channel: Channel | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._slot = 0
+        self._paused_at_s: float | None = None
+        self._paused_s = 0.0
         self._is_deaf = False
         """Whether the worker broke the protocol, so that nothing that it says counts any more."""
 
@@ -122,6 +124,37 @@ class Instance:
         """Start the worker process; `Owner.instance_ready` follows."""
         self.life.started()
         self._launch()
+
+    def yield_to(self, free: Collection[int]) -> None:
+        """While it loads, run only on these of its cores; on none, stop for now.
+
+        It is not stopped before it would die with its head even so.
+        """
+        if self._process is None or self._channel is None:
+            return
+        if free:
+            self._process.confine(free)
+            self._resume()
+        elif self._paused_at_s is None and self.life.state is State.STARTING and self._channel.is_read:
+            self._paused_at_s = self._clock.now_s()
+            self._process.pause()
+
+    def become(self, spec: InstanceSpec) -> None:
+        """Be this in the plan that is in force now; the worker goes on as it is."""
+        moves = (spec.affinity or spec.cores) != (self.spec.affinity or self.spec.cores)
+        self.spec = spec
+        if moves:
+            self.go_home()
+
+    def go_home(self) -> None:
+        """Run wherever the spec allows."""
+        self.yield_to(self.spec.affinity or self.spec.cores)
+
+    def _resume(self) -> None:
+        if self._paused_at_s is not None and self._process is not None:
+            self._paused_s += self._clock.now_s() - self._paused_at_s
+            self._paused_at_s = None
+            self._process.resume()
 
     def _launch(self) -> None:
         self._channel, theirs = channel_pair()
@@ -168,6 +201,14 @@ class Instance:
         )
 
     def _load_timed_out(self) -> None:
+        if self._paused_at_s is not None:
+            now_s = self._clock.now_s()
+            self._paused_s += now_s - self._paused_at_s
+            self._paused_at_s = now_s
+        if self._paused_s > 0:  # that time was not its own
+            self._timer = self._loop.call_later(self._paused_s, self._load_timed_out)
+            self._paused_s = 0.0
+            return
         self.kill(f"not ready within its load limit of {self.launch.load_limit_s:g} s")
 
     # --- batches ----------------------------------------------------------------------------------
@@ -243,7 +284,7 @@ class Instance:
 
     def _follow(self, instruction: Instruction) -> None:
         match instruction:
-            case WakeAt(at_s=at_s):
+            case WakeAt(at_s=at_s) if self.life.state is State.WAITING:  # not drained meanwhile
                 self._timer = self._loop.call_at(at_s, self._backoff_passed)
             case GiveUp(reason=reason):
                 self._owner.instance_gave_up(self, reason)
@@ -283,6 +324,7 @@ class Instance:
             self._channel.close()
             self._channel = None
         self._process = None
+        self._paused_at_s = None
         if self.outputs is not None:
             self.outputs.close()
             self.outputs = None

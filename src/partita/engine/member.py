@@ -1,7 +1,7 @@
 """One member model of a service: its dispatcher and its instances, joined by real IO."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Protocol
 
@@ -13,7 +13,9 @@ from partita.engine.chunks import execute_message
 from partita.engine.instance import Instance, ModelLaunch
 from partita.engine.request import Buffer, Request, Shapes
 from partita.engine.statistics import Statistics
+from partita.engine.switching import Switcher
 from partita.machines.dispatcher import BatchingRules, Dispatcher
+from partita.machines.handover import Stage
 from partita.machines.leases import CoreLeases
 from partita.machines.work import Batch, Job
 from partita.machines.worker_life import State
@@ -45,6 +47,9 @@ class MemberOwner(Protocol):
     def member_failed(self, member: "Member", reason: str) -> None:
         """None of its instances will come back."""
 
+    def plan_changed(self, plan: Plan) -> None:
+        """Another plan is in force."""
+
     def job_expired(self, job: Job) -> None:
         """A job waited in the queue longer than allowed: end it."""
 
@@ -67,6 +72,8 @@ class Member:
         self.launch = launch
         self.dispatcher = Dispatcher(rules, leases)
         self.instances: dict[int, Instance] = {}
+        self.switcher: Switcher | None = None
+        """Sees to changes of plan, from the start on."""
         self.signature: Signature | None = None
         self.failure: str | None = None
         self._leases = leases
@@ -86,19 +93,38 @@ class Member:
 
     # --- instances --------------------------------------------------------------------------------
 
-    def start(self, plan: Plan, numbers: "list[int]") -> None:
-        """Start the plan's instances; `numbers` are theirs, unique on this machine."""
-        for number, spec in zip(numbers, plan.instances, strict=True):
+    def start(self, plan: Plan, numbers: Iterator[int]) -> None:
+        """Start the plan's instances; `numbers` are unique on this machine."""
+        first = [next(numbers) for _ in plan.instances]
+        self.switcher = Switcher(
+            self,
+            plan,
+            first,
+            leases=self._leases,
+            next_number=numbers.__next__,
+            loop=self._loop,
+            clock=self._clock,
+        )
+        for number, spec in zip(first, plan.instances, strict=True):
             self._leases.register(number, spec.cores, self.schedule)
-        for number, spec in zip(numbers, plan.instances, strict=True):
-            instance = self._make_instance(number, spec, self.launch, self)
-            self.instances[number] = instance
-            instance.start()
+        for number, spec in zip(first, plan.instances, strict=True):
+            self.make_instance(number, spec).start()
+
+    def make_instance(self, number: int, spec: InstanceSpec) -> Instance:
+        """Return a new instance of this member, which is to be started."""
+        instance = self.instances[number] = self._make_instance(number, spec, self.launch, self)
+        return instance
+
+    def close_switcher(self) -> None:
+        """Begin no change of plan any more, and give up the one under way."""
+        if self.switcher is not None:
+            self.switcher.close()
 
     @property
     def ready_instances(self) -> int:
         """Instances that take work now."""
-        return sum(instance.is_ready for instance in self.instances.values())
+        takes_part = self.dispatcher.has_instance
+        return sum(instance.is_ready and takes_part(n) for n, instance in self.instances.items())
 
     def drain(self) -> None:
         """Let every instance finish and go."""
@@ -114,7 +140,8 @@ class Member:
     def forget(self) -> None:
         """Give the cores back, once every worker is gone."""
         for number in self.instances:
-            self._leases.forget(number)
+            if self._leases.knows(number):
+                self._leases.forget(number)
         self.instances.clear()
 
     @property
@@ -133,14 +160,44 @@ class Member:
         elif self.signature != signature:
             instance.kill("its signature differs from that of the other instances")
             return
+        if self.switcher is None or self.switcher.ready(instance):
+            self.seat(instance)
+
+    def seat(self, instance: Instance) -> None:
+        """Let a ready instance take work."""
         spec = instance.spec
-        largest = 1 if not signature.batched else signature.fixed_batch or spec.micro_batch
-        executions = spec.executions if largest >= spec.micro_batch else (largest,)
-        self.dispatcher.add_instance(
-            instance.number, spec.threads, max(spec.batch, largest) if signature.batched else 1, executions
-        )
+        self.dispatcher.add_instance(instance.number, spec.threads, *self._sizes(spec))
         self._owner.member_ready(self)
         self.schedule()
+
+    def reseat(self, number: int, spec: InstanceSpec) -> None:
+        """Let an instance take work of another size, even if it was retiring."""
+        if self.dispatcher.has_instance(number):  # else it takes part by the new spec when it is back
+            self.dispatcher.reseat_instance(number, *self._sizes(spec))
+        self.schedule()
+
+    def retire(self, number: int) -> None:
+        """Give an instance no new work."""
+        if self.dispatcher.has_instance(number):
+            self.dispatcher.retire_instance(number)
+
+    def unseat(self, number: int) -> None:
+        """Take an idle instance out of the dispatch and give its cores back."""
+        if self.dispatcher.has_instance(number):
+            self.dispatcher.remove_instance(number)
+        self._leases.forget(number)
+
+    def _sizes(self, spec: InstanceSpec) -> tuple[int, tuple[int, ...]]:
+        """b and the executions of an instance, as far as the model's own batch axis allows them."""
+        signature = self.signature
+        assert signature is not None
+        largest = 1 if not signature.batched else signature.fixed_batch or spec.micro_batch
+        executions = spec.executions if largest >= spec.micro_batch else (largest,)
+        return max(spec.batch, largest) if signature.batched else 1, executions
+
+    def plan_changed(self, plan: Plan) -> None:
+        """Another plan is in force."""
+        self._owner.plan_changed(plan)
 
     def instance_lost(self, instance: Instance, reason: str) -> None:
         """Quarantine what it was executing; the rest goes back to the queue."""
@@ -154,12 +211,18 @@ class Member:
             for job in lost.touched:
                 if job.ended and not job.running:
                     self._owner.job_settled(job)
+        if self.switcher is not None:
+            self.switcher.lost(instance.number, reason)
         self._owner.member_lost(reason)
         self.schedule()
 
-    def instance_gave_up(self, instance: Instance, reason: str) -> None:  # noqa: ARG002
+    def instance_gave_up(self, instance: Instance, reason: str) -> None:
         """Go on with the others; without any, everything that waits fails."""
-        if all(i.life.state is State.FAILED for i in self.instances.values()):
+        active = list(self.instances)
+        if self.switcher is not None:
+            self.switcher.gave_up(instance.number)
+            active = self.switcher.handover.numbers(Stage.ACTIVE)
+        if all(self.instances[number].has_given_up for number in active):
             self.failure = reason
             self._owner.member_failed(self, reason)
 
@@ -258,6 +321,8 @@ class Member:
         for batch in dispatcher.take(now_s):
             instance = self.instances[batch.instance]
             instance.execute(execute_message(batch, instance.next_slot()))
+        if self.switcher is not None and self.switcher.retiring:
+            self.switcher.look_for_drained()
         wake_s = dispatcher.next_wake_s(now_s)
         if wake_s is not None and (self._timer is None or wake_s < self._timer.when()):
             self._cancel_timer()

@@ -4,7 +4,8 @@ A single model is an ensemble of one: its service has one member and the identit
 """
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from partita.core.clock import Clock
@@ -16,6 +17,7 @@ from partita.core.errors import (
     QueueFull,
     RequestError,
     ShuttingDown,
+    SwitchFailed,
 )
 from partita.core.plan import Plan
 from partita.core.tensors import Signature
@@ -26,6 +28,7 @@ from partita.engine.member import InstanceFactory, Member
 from partita.engine.request import Buffer, Layout, Request, Shapes, Sink, joined
 from partita.engine.service_state import ServiceSettings, ServiceState
 from partita.engine.statistics import Statistics
+from partita.engine.switching import Switch
 from partita.machines.leases import CoreLeases
 from partita.machines.work import Job
 
@@ -106,10 +109,22 @@ class Service:
 
     # --- starting and stopping --------------------------------------------------------------------
 
-    def start(self, plan: Plan, numbers: list[int]) -> None:
-        """Start the instances of a placed plan."""
+    def start(self, plan: Plan, numbers: Iterator[int]) -> None:
+        """Start the instances of a placed plan; `numbers` are unique on this machine."""
         self.plan = plan
         self.member.start(plan, numbers)
+
+    def switch(self, plan: Plan, *, reason: str = "asked for") -> Switch:
+        """Change to another placed plan without losing a request; the switch tells what becomes of it."""
+        switcher = self.member.switcher
+        if switcher is None:
+            raise SwitchFailed(f"model {self.name!r} is an ensemble, which keeps its plan")
+        return switcher.switch(plan, reason)
+
+    def plan_changed(self, plan: Plan) -> None:
+        """Another plan is in force."""
+        self.plan = plan
+        self.arena.rows_hint = 2 * max(instance.batch for instance in plan.instances)
 
     async def until_ready(self) -> None:
         """Wait until every instance is ready, or has given up beside ready ones.
@@ -128,6 +143,7 @@ class Service:
         """Refuse new requests, finish what was accepted within `grace_s`, fail the rest, end the workers."""
         if self.state not in (ServiceState.FAILED, ServiceState.STOPPED):
             self.state = ServiceState.DRAINING
+        self.member.close_switcher()
         deadline_s = self._now_s() + grace_s
         await self._wait_until(lambda: self.statistics.in_flight() == 0, deadline_s)
         self._fail_everything(ShuttingDown("the server stopped before this request was answered"))
@@ -154,10 +170,8 @@ class Service:
             if left_s <= 0:
                 return False
             self._changed.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left_s)
-            except TimeoutError:
-                return bool(condition())
         return True
 
     # --- admission --------------------------------------------------------------------------------
@@ -240,9 +254,8 @@ class Service:
         return error
 
     def _refusal(self, n_items: int) -> RequestError:
-        if self.state is ServiceState.READY:
-            return self._refused(self._too_many(n_items))
-        return self._refused(self._not_serving())
+        is_ready = self.state is ServiceState.READY
+        return self._refused(self._too_many(n_items) if is_ready else self._not_serving())
 
     def _not_serving(self) -> RequestError:
         if self.state in (ServiceState.DRAINING, ServiceState.STOPPED):
@@ -377,13 +390,11 @@ class Service:
 
     def check(self) -> None:
         """Assert the conservation laws: requests, queue, batches, leases, extents."""
-        statistics = self.statistics
         self.member.dispatcher.check()
         self.arena.check()
-        unfinished = len(self.member.dispatcher.unfinished_jobs())
-        assert statistics.in_flight() == unfinished, (statistics.in_flight(), unfinished)
-        if not unfinished and not self.member.dispatcher.running_items:
-            assert self.arena.owned_items() == 0
+        unfinished, in_flight = len(self.member.dispatcher.unfinished_jobs()), self.statistics.in_flight()
+        assert in_flight == unfinished, (in_flight, unfinished)
+        assert unfinished or self.member.dispatcher.running_items or not self.arena.owned_items()
 
 
 __all__ = ["Service", "ServiceSettings", "ServiceState"]

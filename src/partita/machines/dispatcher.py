@@ -4,12 +4,12 @@ A pure state machine: the engine tells it what happened and at what time, and as
 items, lanes and instances; it never sees item data, workers or clients.
 """
 
-from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
 from partita.machines.job_queue import JobQueue
 from partita.machines.leases import CoreLeases
+from partita.machines.seats import Seat, shares, split
 from partita.machines.work import Batch, Job, Piece
 
 MAX_DEATHS = 2
@@ -37,33 +37,6 @@ class BatchingRules:
     execution_limit_s: float = 60.0
     """Longest that one dispatched batch may execute before its worker is taken for hung."""
     max_queue_items: int = 1024
-
-
-class Seat:
-    """One instance as the dispatcher sees it: what it may take, and what it has in hand."""
-
-    __slots__ = (
-        "batch",
-        "batches",
-        "executions",
-        "instance",
-        "micro_batch",
-        "retiring",
-        "started_s",
-        "threads",
-    )
-
-    def __init__(self, instance: int, threads: int, batch: int, executions: tuple[int, ...]) -> None:
-        self.instance = instance
-        self.threads = threads
-        self.batch = batch
-        self.executions = executions
-        self.micro_batch = min(max(executions), batch)
-        self.batches: deque[Batch] = deque()
-        """Dispatched and not finished: the first executes, a second waits in the worker's channel."""
-        self.started_s = 0.0
-        """When the first of them began to execute, as far as the head can know."""
-        self.retiring = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +67,11 @@ class Dispatcher:
         """Let an instance take work. Its cores must be registered with the leases."""
         assert instance not in self._seats, instance
         self._seats[instance] = Seat(instance, threads, batch, executions)
+        self._order_seats()
+
+    def reseat_instance(self, instance: int, batch: int, executions: tuple[int, ...]) -> None:
+        """From now on it takes batches of this size, even if it was retiring; its worker is not touched."""
+        self._seats[instance].change(batch, executions)
         self._order_seats()
 
     def retire_instance(self, instance: int) -> None:
@@ -258,10 +236,10 @@ class Dispatcher:
             self._leases.wait(together)
             return []
         batches = []
-        for seat, share in zip(seats, _shares(waiting, [s.batch for s in seats]), strict=True):
+        for seat, share in zip(seats, shares(waiting, [s.batch for s in seats]), strict=True):
             if share and self.queue.items and self._leases.can_lease(seat.instance, together):
                 executions = seat.executions if share == seat.batch else ()
-                batch = self._form(seat, share, executions or _split(share, seat.micro_batch), now_s)
+                batch = self._form(seat, share, executions or split(share, seat.micro_batch), now_s)
                 if batch is not None:
                     batches.append(batch)
         self._withdraw_all()
@@ -272,7 +250,7 @@ class Dispatcher:
         if not items:
             return None
         if executions and items != limit:
-            executions = _split(items, seat.micro_batch)
+            executions = split(items, seat.micro_batch)
         self._next_batch_id += 1
         batch = Batch(self._next_batch_id, seat.instance, pieces, items, executions, now_s)
         if not seat.batches:
@@ -369,25 +347,6 @@ class Dispatcher:
         for job in {p[0] for p in running}:
             assert job.running == sum(p[2] for p in running if p[0] is job)
             assert job.settled + job.running <= job.n_items
-
-
-def _shares(items: int, capacities: list[int]) -> list[int]:
-    """Partition items over instances in proportion to their b, none above it (largest remainder)."""
-    total = sum(capacities)
-    exact = [items * c / total for c in capacities]
-    shares = [int(x) for x in exact]
-    left = items - sum(shares)
-    by_remainder = sorted(range(len(exact)), key=lambda j: (shares[j] - exact[j], j))
-    for j in by_remainder:
-        if left and shares[j] < capacities[j]:
-            shares[j] += 1
-            left -= 1
-    return shares
-
-
-def _split(items: int, micro_batch: int) -> tuple[int, ...]:
-    full, rest = divmod(items, micro_batch)
-    return (micro_batch,) * full + ((rest,) if rest else ())
 
 
 __all__ = ["MAX_DEATHS", "Batch", "BatchingRules", "Dispatcher", "Job", "Lost", "Piece", "Policy"]

@@ -140,6 +140,11 @@ class Handover:
         self._advance(out)
         return out
 
+    def refuse(self) -> None:
+        """A plan was asked for that cannot even be tried."""
+        self.counts.asked += 1
+        self.counts.failed += 1
+
     def keep_warm(self, plans: Sequence[Plan], max_bytes: int) -> list[Instruction]:
         """Keep the instances of these plans loaded, the likeliest first, as far as the memory allows."""
         self.warm.want(plans, max_bytes)

@@ -8,6 +8,7 @@ instances take turns: who finds the cores leased waits, and who came later does 
 from collections.abc import Callable, Collection
 
 Wake = Callable[[], None]
+Notice = Callable[[], None]
 
 
 class CoreLeases:
@@ -20,6 +21,7 @@ class CoreLeases:
         self._waiting: dict[int, None] = {}
         """Instances that have work and wait for their cores, in the order in which they came."""
         self._wakes: dict[int, Wake] = {}
+        self._guests: dict[int, tuple[frozenset[int], Notice]] = {}
 
     def register(self, instance: int, cores: Collection[int], wake: Wake | None = None) -> None:
         """Make an instance known, with the cores that it executes on (none = it contends with nobody).
@@ -27,25 +29,56 @@ class CoreLeases:
         `wake` is called when cores that it waits for may have become free; it asks `can_lease` again, later.
         """
         assert instance not in self._cores, instance
+        rivals = self.sharing(cores)
+        for rival in rivals:
+            self._rivals[rival] |= {instance}
         self._cores[instance] = frozenset(cores)
+        self._rivals[instance] = rivals
         if wake is not None:
             self._wakes[instance] = wake
-        self._find_rivals()
 
     def forget(self, instance: int) -> None:
         """Drop an instance that is gone, with its lease if it held one."""
-        self._held.discard(instance)
+        if instance in self._held:
+            self.release(instance)
         self._waiting.pop(instance, None)
         self._wake_rivals(instance)
         self._wakes.pop(instance, None)
+        for rival in self._rivals.pop(instance):
+            self._rivals[rival] -= {instance}
         del self._cores[instance]
-        self._find_rivals()
 
-    def _find_rivals(self) -> None:
-        self._rivals = {
-            a: frozenset(b for b, theirs in self._cores.items() if b != a and cores & theirs)
-            for a, cores in self._cores.items()
-        }
+    def knows(self, instance: int) -> bool:
+        """Whether it is registered."""
+        return instance in self._cores
+
+    def sharing(self, cores: Collection[int]) -> frozenset[int]:
+        """Return the instances that execute on any of these cores."""
+        return frozenset(other for other, theirs in self._cores.items() if not theirs.isdisjoint(cores))
+
+    # --- guests -----------------------------------------------------------------------------------
+
+    def invite(self, guest: int, cores: Collection[int], notice: Notice) -> None:
+        """Let somebody who holds no lease, say a worker that loads, use cores while nobody executes on them.
+
+        `notice` is called whenever some of them are leased or given back; `free_among` tells which are free.
+        """
+        assert guest not in self._guests, guest
+        self._guests[guest] = (frozenset(cores), notice)
+
+    def dismiss(self, guest: int) -> None:
+        """The guest needs no cores any more; unknown ones are ignored."""
+        self._guests.pop(guest, None)
+
+    def free_among(self, cores: Collection[int]) -> frozenset[int]:
+        """Return those of these cores that nobody executes on."""
+        return frozenset(cores).difference(*(self._cores[instance] for instance in self._held))
+
+    def _tell_guests(self, instance: int) -> None:
+        cores = self._cores[instance]
+        for theirs, notice in list(self._guests.values()):
+            if not theirs.isdisjoint(cores):
+                notice()
 
     def has_rivals(self, instance: int) -> bool:
         """Whether another instance shares a core with this one."""
@@ -96,11 +129,15 @@ class CoreLeases:
         assert instance not in held, instance
         held.add(instance)
         self._waiting.pop(instance, None)
+        if self._guests:
+            self._tell_guests(instance)
 
     def release(self, instance: int) -> None:
         """Give the cores back, and wake who waits for them."""
         self._held.remove(instance)
         self._wake_rivals(instance)
+        if self._guests:
+            self._tell_guests(instance)
 
     def executing_cores(self) -> list[int]:
         """Every leased core, once per lease: duplicates would be a broken law."""
@@ -112,3 +149,5 @@ class CoreLeases:
         assert len(cores) == len(set(cores)), sorted(cores)
         assert self._held.isdisjoint(self._waiting), (self._held, self._waiting)
         assert self._waiting.keys() <= self._cores.keys(), self._waiting
+        for instance, rivals in self._rivals.items():
+            assert rivals == self.sharing(self._cores[instance]) - {instance}, (instance, rivals)

@@ -1,7 +1,7 @@
 """What it takes to get from the instances that are there to those of a plan: a difference of multisets.
 
-What tells workers apart is all but b: an instance that only gets another b keeps its worker, and the
-dispatcher alone hears of it.
+What tells workers apart is all but b, and where they may roam: an instance that only gets another b keeps
+its worker, and the dispatcher alone hears of it.
 """
 
 from collections import defaultdict

@@ -7,9 +7,11 @@ its place; the receiver sees no difference.
 
 import array
 import contextlib
+import fcntl
 import os
 import socket
 import struct
+import termios
 from collections.abc import Sequence
 
 from partita.core.errors import ConnectionClosed
@@ -74,6 +76,13 @@ class Channel:
                 self._sock.send(frame)
         except OSError as error:
             raise _closed_or(error) from error
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the other end has taken all that was sent."""
+        waiting = array.array("i", [0])
+        fcntl.ioctl(self._sock, termios.TIOCOUTQ, waiting)
+        return not waiting[0]
 
     def receive(self) -> Received:
         """Wait for the next frame."""

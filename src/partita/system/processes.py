@@ -1,12 +1,13 @@
 """Worker processes: starting, watching and ending them, and dying with the parent."""
 
+import contextlib
 import ctypes
 import os
 import select
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 _PR_SET_PDEATHSIG = 1
 _THREAD_VARIABLES = (
@@ -53,6 +54,20 @@ class WorkerProcess:
     def kill(self) -> None:
         """End it at once (SIGKILL)."""
         self._popen.kill()
+
+    def pause(self) -> None:
+        """Stop it where it is (SIGSTOP) until `resume`. It must have called `die_with_parent` by then."""
+        self._popen.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT)."""
+        self._popen.send_signal(signal.SIGCONT)
+
+    def confine(self, cpus: Collection[int]) -> None:
+        """Pin all its threads from outside; those that the system does not let us pin go where they like."""
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{self.pid}/task"):
+                os.sched_setaffinity(int(thread), cpus)
 
     def reap(self) -> int | None:
         """Return the exit code once it has ended (−N: by signal N), None while it runs; never blocks."""
