@@ -42,7 +42,7 @@ def controller(plan: Plan | None = None, rules: SwitchRules | None = None) -> Co
         plan or known.best(1),
         now_s=0.0,
         estimator=EstimatorRules(max_batch=known.max_batch),
-        switching=rules or SwitchRules(cost_s=1.0),
+        switching=rules or SwitchRules(switch_s=2.0),
     )
 
 

@@ -28,7 +28,7 @@ PHASES = st.lists(
 def test_between_two_switches_is_at_least_the_dwell(
     phases: list[tuple[float, int, int]], dwell: int, takes_s: float, fails: bool
 ) -> None:
-    rules = SwitchRules(cost_s=0.0, gain=0.0, dwell_intervals=dwell, first_backoff_s=0.0)
+    rules = SwitchRules(disturbance=0.0, gain=0.0, dwell_intervals=dwell, first_backoff_s=0.0)
     drive = Drive(controller(rules=rules), takes_s=takes_s, fails=fails)
     for depth, samples, arrived in phases:
         drive.show([depth] * samples, arrived=arrived)

@@ -75,6 +75,8 @@ def test_version(capsys: Capture) -> None:
         (["plan", "--profile", "x", "--cores", "0", "--batch", "1"], "--cores"),
         (["plan", "--profile", "x", "--cores", "1", "--batch", "1", "--verify", "3"], "--verify"),
         (["plan", "--profile", "x", "--cores", "1", "--batch", "1", "--objective", "joy"], "joy"),
+        (["simulate", "--profile", "x", "--cores", "1"], "give either --rate SPEC or --trace"),
+        (["simulate", "--profile", "x", "--cores", "1", "--rate", "1", "--trace", "y"], "give either"),
         (["serve"], "at least one PATH"),
         (["bench", "127.0.0.1:1"], "needs --model"),
         (["bench", "http://127.0.0.1:1", "--model", "m", "--cores", "1"], "--cores is for a PATH"),
@@ -102,6 +104,7 @@ def test_wrong_usage_is_2_and_says_why(argv: list[str], message: str, capsys: Ca
         (["bench", "127.0.0.1:1", "--model", "m", "--rate", "1", "--concurrency", "1"], "either"),
         (["bench", "127.0.0.1:1", "--model", "m", "--shape", "x"], "NAME:4,5"),
         (["plan", "--profile", "nowhere.csv", "--cores", "1", "--batch", "1"], "nowhere.csv"),
+        (["simulate", "--profile", "nowhere.csv", "--cores", "1", "--rate", "1"], "nowhere.csv"),
     ],
 )
 def test_wrong_input_is_2_and_one_line(
@@ -142,6 +145,70 @@ def test_ends(
     monkeypatch.setattr(app.LazyGroup, "get_command", lambda *_: _failing(error))
     assert run(["plan"]) == code
     assert capsys.readouterr().err.strip("\n") == said.strip("\n")
+
+
+# --- simulate -------------------------------------------------------------------------------------
+
+
+def simulate(profile: str, *more: str) -> list[str]:
+    return ["simulate", "--profile", profile, "--mode", "script", "--cores", "2", *more]
+
+
+def test_simulate_prints_a_document(profile: str, capsys: Capture) -> None:
+    argv = simulate(
+        profile, "--rate", "constant:10@20,100@20", "--batch", "1", "--load-time", "0.5", "--json"
+    )
+    assert run(argv) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    document = json.loads(out)
+    assert document["requests"] == document["answered"] == 2200
+    assert document["windows"][0]["mean_ms"] == 8.0
+    assert {"decisions", "plans", "switches", "overloads", "capacity_items_per_s"} <= document.keys()
+    assert run(argv) == 0
+    assert json.loads(capsys.readouterr().out) == document, "the same seed, the same run"
+
+
+def test_simulate_prints_tables_and_says_what_is_too_much(profile: str, capsys: Capture) -> None:
+    assert run(simulate(profile, "--rate", "constant:1000", "--duration", "5", "--no-adapt")) == 0
+    out = capsys.readouterr().out
+    assert "5000 of 5000 requests answered" in out
+    assert "overloaded from 0 s to 5 s: up to 1000 items/s came" in out
+
+
+def test_simulate_draws(profile: str, tmp_path: Path, capsys: Capture) -> None:
+    pytest.importorskip("matplotlib")
+    picture, trace = tmp_path / "run.png", tmp_path / "trace.csv"
+    trace.write_text("seconds,items\n0,1\n0.5,2\n30,4\n")
+    argv = simulate(profile, "--trace", str(trace), "--policy", "aggregate", "-o", str(picture))
+    assert run(argv) == 0
+    out, err = capsys.readouterr()
+    assert "3 of 3 requests answered" in out
+    assert f"drawn: {picture}" in err
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--rate", "fast"], "RATE@SECONDS"),
+        (["--rate", "1", "--sockets", "x"], "--sockets"),
+        (["--rate", "1", "--sockets", "1"], "sockets"),
+        (["--rate", "1", "--seed", "-1"], "--seed"),
+        (["--trace", "nowhere.csv"], "nowhere.csv"),
+    ],
+)
+def test_simulate_refuses_what_is_wrong(
+    profile: str,
+    more: list[str],
+    message: str,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(simulate(profile, *more)) == 2
+    assert message in capsys.readouterr().err
 
 
 # --- plan -----------------------------------------------------------------------------------------

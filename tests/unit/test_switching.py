@@ -9,7 +9,7 @@ from partita.core.plan import InstanceSpec, Plan
 from partita.planning.decisions import Action, Decision, Option, Reason, Seen
 from partita.planning.switching import History, SwitchRules, Verdict, judge, same_instances
 
-RULES = SwitchRules(gain=0.1, rebatch_gain=0.05, dwell_intervals=10, cost_s=5.0, first_backoff_s=30.0)
+RULES = SwitchRules(gain=0.1, rebatch_gain=0.05, dwell_intervals=10, switch_s=10.0, first_backoff_s=30.0)
 
 
 def plan(*instances: tuple[int, int, int]) -> Plan:
@@ -33,7 +33,7 @@ def judged(
     rules: SwitchRules = RULES,
     now_s: float = 100.0,
     target: Plan = NEW,
-    overloaded: bool = False,
+    is_strained: bool = False,
 ) -> Verdict:
     return judge(
         rules,
@@ -41,7 +41,7 @@ def judged(
         interval_s=5.0,
         now_s=now_s,
         batch=64,
-        overloaded=overloaded,
+        is_strained=is_strained,
         stay=option(Action.STAY, OLD, stay_ms),
         rebatch=None if rebatch_ms is None else option(Action.REBATCH, WIDE, rebatch_ms),
         switch=option(Action.SWITCH, target, switch_ms),
@@ -52,7 +52,7 @@ def test_a_gain_is_taken() -> None:
     verdict = judged(200.0, None, 100.0)
     assert (verdict.action, verdict.reason) == (Action.SWITCH, Reason.GAIN)
     assert verdict.gain == 1.0
-    assert judged(200.0, None, 100.0, overloaded=True).reason is Reason.LOAD
+    assert judged(200.0, None, 100.0, is_strained=True).reason is Reason.LOAD
 
 
 def test_a_switch_must_gain_over_what_a_rebatch_does_for_nothing() -> None:
@@ -111,8 +111,9 @@ def test_a_plan_of_the_same_instances_is_no_switch() -> None:
         {"gain": -0.1},
         {"rebatch_gain": -0.1},
         {"dwell_intervals": 0},
-        {"cost_s": -1.0},
-        {"cost_s": float("inf")},
+        {"switch_s": -1.0},
+        {"switch_s": float("inf")},
+        {"disturbance": 1.5},
         {"max_load": 1.1},
         {"planned_load": 0.96},
         {"first_backoff_s": 10.0, "longest_backoff_s": 5.0},

@@ -47,3 +47,14 @@ def parse_dimensions(texts: tuple[str, ...]) -> dict[str, int]:
             raise InvalidInput(f"--dim {text}: write NAME=SIZE, such as sequence=128")
         sizes[name] = int(size)
     return sizes
+
+
+def parse_sockets(text: str) -> tuple[int, ...]:
+    """Read the cores of each socket, ``8,8``; raises `InvalidInput`."""
+    try:
+        sockets = tuple(int(field) for field in text.split(","))
+    except ValueError:
+        sockets = ()
+    if not sockets or min(sockets) < 1:
+        raise InvalidInput(f"--sockets {text}: write the cores of each socket, such as 8,8")
+    return sockets

@@ -8,7 +8,7 @@ import click
 
 from partita.cli.console import emit_json, emit_table, milliseconds, say
 from partita.cli.documents import plan_document
-from partita.cli.options import FILE, config_option, json_option
+from partita.cli.options import FILE, config_option, json_option, parse_sockets
 from partita.cli.profiling import Watch, one_model, watched
 from partita.core.errors import InvalidInput
 from partita.core.plan import Objective, Plan
@@ -100,7 +100,7 @@ def command(
     here = None if model is None else model.sockets
     optimizer = Optimizer(
         profile,
-        sockets=here if sockets is None else _parse_sockets(sockets),
+        sockets=here if sockets is None else parse_sockets(sockets),
         micro_batches=not no_micro_batches,
         memory_bytes=None if memory_mib is None else memory_mib << 20,
         max_instance_batch=None if model is None else model.source.max_batch,
@@ -167,16 +167,6 @@ def _verified(model: _Model, plans: list[Plan]) -> list[Plan]:
     return verified(
         model.source, plans, cores=model.cores, topology=model.topology, seconds=SECONDS, note=say
     )
-
-
-def _parse_sockets(text: str) -> tuple[int, ...]:
-    try:
-        sockets = tuple(int(field) for field in text.split(","))
-    except ValueError:
-        sockets = ()
-    if not sockets or min(sockets) < 1:
-        raise InvalidInput(f"--sockets {text}: write the cores of each socket, such as 8,8")
-    return sockets
 
 
 def _show_all(plans: list[Plan]) -> None:

@@ -11,11 +11,20 @@ from dataclasses import dataclass, replace
 
 from partita.core.errors import NoFeasiblePlan
 from partita.core.plan import Plan
+from partita.planning.carrying import is_strained, wanted_batch, widest_needed
 from partita.planning.choices import Choices
 from partita.planning.decisions import Action, Decision, Entry, Failed, Gained, Option, Reason, Seen
 from partita.planning.estimator import BatchSizeEstimator, EstimatorRules
 from partita.planning.load import RecentLoad, Sample
-from partita.planning.switching import History, SwitchRules, Verdict, judge, same_instances
+from partita.planning.switching import (
+    REBATCH_INTERVALS,
+    History,
+    SwitchRules,
+    Verdict,
+    is_within,
+    judge,
+    same_instances,
+)
 
 LOG_ENTRIES = 256
 DEEP = 4
@@ -58,7 +67,7 @@ class Controller:
         self.estimator_rules = estimator or EstimatorRules(max_batch=choices.max_batch)
         self.switch_rules = switching or SwitchRules()
         self.estimator = BatchSizeEstimator(self.estimator_rules, batch=plan.batch, now_s=now_s)
-        self.history = History()
+        self.history = History(last_rebatch_s=now_s)
         self.log: deque[Entry] = deque(maxlen=log_entries)
         self.switches = self.rebatches = self.failures = 0
         self._choices = choices
@@ -97,16 +106,21 @@ class Controller:
             self._choices = choices
 
     def switched(self, now_s: float, *, cost_s: float | None = None) -> None:
-        """The switch is done: the new plan serves. `cost_s` is what it cost; default: the time it took."""
+        """The switch is done: the new plan serves.
+
+        `cost_s` is what it cost, seconds of service; by default a share of the time that it took.
+        """
         decision = self._end_switch()
         assert decision.target is not None
-        took_s = now_s - decision.now_s if cost_s is None else cost_s
+        if cost_s is None:
+            cost_s = self.switch_rules.disturbance * (now_s - decision.now_s)
         known = self.history.cost_s
-        cost = took_s if known is None else (known + took_s) / 2.0
-        self.history = replace(self.history, failures=0, cost_s=cost)
+        mean_s = cost_s if known is None else (known + cost_s) / 2.0
+        self.history = replace(self.history, failures=0, cost_s=mean_s)
         self.plan = decision.target
         interval_s = self.estimator_rules.interval_s
-        self._measuring = _Measuring(decision, took_s, now_s + interval_s, now_s + 2 * interval_s)
+        self._looks_again = True  # what is wanted now may not be what was wanted when it began
+        self._measuring = _Measuring(decision, cost_s, now_s + interval_s, now_s + 2 * interval_s)
 
     def switch_failed(self, now_s: float, reason: str) -> None:
         """The switch failed and the old plan serves on. It is tried again after a pause, if still wanted."""
@@ -140,9 +154,8 @@ class Controller:
         if self._asked is not None:
             return self._do_asked(now_s) if self._switching is None else None
         is_due = self.estimator.is_due(now_s) or (self._looks_again and self._switching is None)
-        if is_due and self._load.is_new:
-            return self._compare(now_s)
-        return self._widen(now_s) if self._switching is None else None
+        decision = self._compare(now_s) if is_due and self._load.is_new else None
+        return self._widen(now_s) if decision is None and self._switching is None else decision
 
     def _do_asked(self, now_s: float) -> Decision:
         assert self._asked is not None
@@ -172,17 +185,28 @@ class Controller:
 
     def _is_settled(self, seen: Seen) -> bool:
         """Whether the load looks as if it stayed; a depth that gathers under too much load never does."""
-        return seen.settled and (self.estimator.agrees or self._is_overloaded(seen))
+        return seen.settled and (
+            self.estimator.agrees or is_strained(self._choices, self.switch_rules, self.plan, seen.rate)
+        )
 
-    def _is_overloaded(self, seen: Seen) -> bool:
-        return seen.rate > self.switch_rules.max_load * self._choices.items_per_s(self.plan)
+    def _fill_sooner(self, seen: Seen, verdict: Verdict, rebatch: Option) -> Verdict:
+        """Return a rebatch to smaller batches where today's only fill when their timeout passes."""
+        if 2 * rebatch.plan.batch > self.plan.batch:
+            return verdict
+        text = (
+            f"the batch timeout formed {seen.timeout_share:.0%} of the batches, with about "
+            f"{seen.together:.0f} items together: {rebatch.plan} waits for fewer"
+        )
+        return Verdict(Action.REBATCH, Reason.TIMEOUTS, text, rebatch)
 
     def _stay(self, now_s: float, seen: Seen, reason: Reason, text: str) -> Decision:
         return self._note(self._decision(now_s, seen, seen.batch, Verdict(Action.STAY, reason, text)))
 
     def _choose(self, now_s: float, seen: Seen) -> Decision:
-        batch, overloaded = self._wanted(seen)
         choices = self._choices
+        strained = is_strained(choices, self.switch_rules, self.plan, seen.rate)
+        is_timed_out = seen.timeout_share >= self.estimator_rules.timeout_share
+        batch = wanted_batch(choices, self.switch_rules, seen, strained=strained, timed_out=is_timed_out)
         stay = self._option(Action.STAY, self.plan, batch)
         same = choices.rebatched(self.plan, batch)
         rebatch = None if same is None else self._option(Action.REBATCH, same, batch)
@@ -193,69 +217,84 @@ class Controller:
             interval_s=self.estimator_rules.interval_s,
             now_s=now_s,
             batch=batch,
-            overloaded=overloaded,
+            is_strained=strained,
             stay=stay,
             rebatch=rebatch,
             switch=switch,
         )
         considered = tuple(option for option in (stay, rebatch, switch) if option is not None)
+        if verdict.action is Action.SWITCH and rebatch is not None:
+            verdict = self._while_it_loads(verdict, stay, rebatch)
+        elif verdict.action is Action.STAY and rebatch is not None and is_timed_out:
+            verdict = self._fill_sooner(seen, verdict, rebatch)
+        elif verdict.action is Action.STAY and not strained:
+            verdict = self._try_less(now_s, seen, verdict)
         decision = self._decision(now_s, seen, batch, verdict, considered)
         if verdict.action is Action.STAY:
             return self._note(decision)
         assert verdict.option is not None
         return self._enact(decision, verdict.option.plan)
 
-    def _wanted(self, seen: Seen) -> tuple[int, bool]:
-        """Return the batch size to plan for, and whether today's plan cannot carry the load.
+    def _while_it_loads(self, verdict: Verdict, stay: Option, rebatch: Option) -> Verdict:
+        """Return what to do before a switch: rebatch where that helps now, switch with the next sample."""
+        gain = stay.latency_ms / rebatch.latency_ms - 1.0
+        if gain < self.switch_rules.rebatch_gain:
+            return verdict
+        self._looks_again = True
+        text = f"{verdict.text}; until then {rebatch.plan} is {gain:.0%} faster than {stay.plan}"
+        return Verdict(Action.REBATCH, verdict.reason, text, rebatch, gain)
 
-        Where it cannot, the depth is what has gathered and says nothing of a batch size: then it is the
-        least that carries the load with something to spare. Where it can, it is B̃, or the least above it
-        that carries the load: a plan for fewer items at once may have less capacity than there is load.
+    def _try_less(self, now_s: float, seen: Seen, verdict: Verdict) -> Verdict:
+        """Return a rebatch to half of B, now and then, where that carries the load as well.
+
+        Large batches take long, and while they run as many items come again: a depth can be of the batches'
+        own making. Where it is not, B̃ stays as it is, and so does B in the end.
         """
-        choices, rules = self._choices, self.switch_rules
-        overloaded = self._is_overloaded(seen)
-        share = rules.planned_load if overloaded else rules.max_load
-        batch = min(seen.batch, choices.max_batch)
-        if overloaded:
-            batch = 1
-        elif seen.timeout_share >= self.estimator_rules.timeout_share:
-            # Batches hardly ever fill, so B is what really comes together.
-            batch = max(1, min(batch, int(seen.together)))
-        capacity = share * choices.items_per_s(choices.best(batch))
-        best, most = batch, capacity
-        while capacity < seen.rate and batch < choices.max_batch:
-            batch = min(2 * batch, choices.max_batch)
-            capacity = share * choices.items_per_s(choices.best(batch))
-            if capacity > most:
-                best, most = batch, capacity
-        return (batch if capacity >= seen.rate else best), overloaded
+        rules, choices, half = self.switch_rules, self._choices, self.plan.batch // 2
+        interval_s, history = self.estimator_rules.interval_s, self.history
+        if (
+            half < len(self.plan.instances)
+            or is_within(history.last_rebatch_s, least_s=REBATCH_INTERVALS * interval_s, now_s=now_s)
+            or is_within(history.last_trial_s, least_s=rules.dwell_intervals * interval_s, now_s=now_s)
+        ):
+            return verdict
+        less = choices.rebatched(self.plan, half)
+        if less is None or choices.items_per_s(less) * rules.planned_load < seen.rate:
+            return verdict
+        self.history = replace(history, last_trial_s=now_s)
+        option = self._option(Action.REBATCH, less, half)
+        text = (
+            f"{less} carries {seen.rate:.3g} items/s as well; a depth of {seen.depth:.3g} may be its own work"
+        )
+        return Verdict(Action.REBATCH, Reason.TRIAL, text, option)
 
     def _widen(self, now_s: float) -> Decision | None:
         """Let the instances take more items at once as soon as their batch sizes alone cannot carry the load.
 
-        It costs nothing, so it need not wait for the end of an interval.
+        It costs nothing, so it waits neither for the end of an interval nor for the load to settle.
         """
-        depth = self.estimator.depth
+        depth, rate = self.estimator.depth, self._load.newest_rate
         if depth is None or depth < DEEP * self.plan.batch or self.plan.batch >= self._choices.max_batch:
             return None
-        capacity = self._choices.items_per_s(self.plan)
-        seen = self._load.seen(self.plan)
-        if not self._is_overloaded(seen):
+        choices, plan = self._choices, self.plan
+        capacity = choices.items_per_s(plan)
+        if rate <= self.switch_rules.max_load * capacity:
             return None
-        batch = min(max(seen.batch, DEEP * self.plan.batch), self._choices.max_batch)
-        wider = self._choices.rebatched(self.plan, batch)
-        if wider is None:
-            return None
-        gain = self._choices.items_per_s(wider) / capacity - 1.0
+        wider = widest_needed(choices, plan, rate / self.switch_rules.planned_load)
+        gain = choices.items_per_s(wider) / capacity - 1.0
         if gain < self.switch_rules.rebatch_gain:
             return None
         text = (
-            f"{seen.rate:.3g} items/s are more than the {capacity:.3g} that {self.plan} can do; {wider} can "
-            f"do {gain:.0%} more, and no worker is touched"
+            f"{rate:.3g} items/s are more than the {capacity:.3g} that {plan} can do; {wider} can do "
+            f"{gain:.0%} more, and no worker is touched"
         )
-        options = (self._option(Action.STAY, self.plan, batch), self._option(Action.REBATCH, wider, batch))
+        seen = replace(self._load.seen(plan), rate=rate)
+        options = (
+            self._option(Action.STAY, plan, wider.batch),
+            self._option(Action.REBATCH, wider, wider.batch),
+        )
         verdict = Verdict(Action.REBATCH, Reason.LOAD, text, options[1], gain)
-        return self._enact(self._decision(now_s, seen, batch, verdict, options), wider)
+        return self._enact(self._decision(now_s, seen, wider.batch, verdict, options), wider)
 
     def _option(self, action: Action, plan: Plan, batch: int) -> Option:
         choices = self._choices
@@ -276,6 +315,7 @@ class Controller:
             self.history = replace(self.history, last_switch_s=decision.now_s)
         else:
             self.rebatches += 1
+            self.history = replace(self.history, last_rebatch_s=decision.now_s)
             self.plan = target
         return self._note(decision)
 
@@ -297,7 +337,7 @@ class Controller:
     def _decision(
         self, now_s: float, seen: Seen, batch: int, verdict: Verdict, considered: tuple[Option, ...] = ()
     ) -> Decision:
-        cost_s = self.switch_rules.cost_s if self.history.cost_s is None else self.history.cost_s
+        cost_s = self.switch_rules.expected_cost_s(self.history)
         return Decision(
             number=self._next_number,
             now_s=now_s,

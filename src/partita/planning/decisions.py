@@ -39,7 +39,11 @@ class Reason(StrEnum):
     NO_PLAN = "no_plan"
     GAIN = "gain"
     LOAD = "load"
-    """The plan of today cannot carry the load, the new one can, or can carry more of it."""
+    """Today's instances cannot carry the load, or only with batches larger than it takes."""
+    TIMEOUTS = "timeouts"
+    """Batches fill only when their timeout passes."""
+    TRIAL = "trial"
+    """To see whether the depth comes from the size of the batches themselves."""
     ASKED = "asked"
     """Somebody asked for it: other cores, another profile, an operator."""
 
@@ -160,7 +164,7 @@ class Gained:
     depth_after: float
     """Q̃: latencies compare where the depths do."""
     cost_s: float
-    """How long the switch took, seconds."""
+    """Seconds of service that the switch cost."""
 
     def document(self) -> dict[str, Any]:
         """Return the outcome as JSON values."""

@@ -17,9 +17,9 @@ PATIENCE_INTERVALS = 2
 """A load that has not settled for this long is taken as it is, on average."""
 MIN_BATCHES = 4
 """Fewer batches in an interval than this say nothing about timeouts."""
-CHANCE, NEAR = 3.0, 0.1
-"""Two halves of a window are alike if they differ by no more than three standard deviations of counts that
-come at random, and a tenth."""
+CHANCE, NEAR = 2.0, 0.05
+"""Two halves of a window are alike if they differ by no more than two standard deviations of counts that
+come at random, and a twentieth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +91,11 @@ class RecentLoad:
     def is_new(self) -> bool:
         """Whether anything was sampled since the last comparison."""
         return bool(self._since)
+
+    @property
+    def newest_rate(self) -> float:
+        """Items per second in the newest sample alone."""
+        return self._window[-1].arrived / self._rules.sample_s if self._window else 0.0
 
     @property
     def has_patience(self) -> bool:

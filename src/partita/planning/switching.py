@@ -14,6 +14,9 @@ from partita.core.errors import InvalidInput
 from partita.core.plan import Plan
 from partita.planning.decisions import Action, Option, Reason
 
+REBATCH_INTERVALS = 2
+"""Batch sizes are not halved sooner than this after a rebatch: a depth about a power of two is on both sides
+of it in turns."""
 _ON_TIME = 1e-9
 """A dwell of which this many seconds are missing has passed: sums of times are not exact."""
 
@@ -22,19 +25,21 @@ _ON_TIME = 1e-9
 class SwitchRules:
     """When a change is worth it. Raises `InvalidInput` for values that cannot be."""
 
-    gain: float = 0.10
+    gain: float = 0.15
     """Least gain of a switch: (latency of today's instances ÷ latency of the new plan) − 1."""
     rebatch_gain: float = 0.05
     """Least gain of a rebatch."""
     dwell_intervals: int = 10
     """Reconfiguration intervals between two switches, always."""
-    cost_s: float = 5.0
-    """Cost of a switch until one was measured, as seconds of service lost."""
+    switch_s: float = 5.0
+    """How long a switch takes, until one was measured."""
+    disturbance: float = 0.5
+    """Share of the service that is lost while a switch is under way; with the time it takes, its cost."""
     max_load: float = 0.95
     """A plan carries a load up to this share of its capacity."""
     planned_load: float = 0.85
-    """Share of the new plan's capacity that the load may be, where today's plan cannot carry it: the rest
-    works off what has gathered."""
+    """Share of a plan's capacity that it is chosen for where the load is too much for today's instances:
+    the rest works off what has gathered."""
     first_backoff_s: float = 30.0
     longest_backoff_s: float = 1800.0
     """Pauses after failed switches: the first, doubling up to the longest."""
@@ -42,7 +47,8 @@ class SwitchRules:
     def __post_init__(self) -> None:
         _require(self.gain >= 0.0 and self.rebatch_gain >= 0.0, "gains must be 0 or more")
         _require(self.dwell_intervals >= 1, f"dwell {self.dwell_intervals}: at least 1 interval")
-        _require(isfinite(self.cost_s) and self.cost_s >= 0.0, f"cost {self.cost_s} s: 0 or more")
+        _require(isfinite(self.switch_s) and self.switch_s >= 0.0, f"switch {self.switch_s} s: 0 or more")
+        _require(0.0 <= self.disturbance <= 1.0, f"disturbance {self.disturbance}: between 0 and 1")
         _require(0.0 < self.planned_load <= self.max_load <= 1.0, "need 0 < planned_load <= max_load <= 1")
         _require(
             0.0 <= self.first_backoff_s <= self.longest_backoff_s, "need first_backoff_s <= longest_backoff_s"
@@ -51,6 +57,10 @@ class SwitchRules:
     def backoff_s(self, failures: int) -> float:
         """Return the pause after this many failed switches in a row, seconds."""
         return min(self.longest_backoff_s, self.first_backoff_s * 2.0 ** min(failures - 1, 60))
+
+    def expected_cost_s(self, history: "History") -> float:
+        """Return what a switch is thought to cost: as those before, seconds of service."""
+        return self.disturbance * self.switch_s if history.cost_s is None else history.cost_s
 
 
 def _require(holds: bool, text: str) -> None:
@@ -69,6 +79,9 @@ class History:
     failed_s: float = 0.0
     cost_s: float | None = None
     """Measured cost of a switch; None before the first."""
+    last_rebatch_s: float | None = None
+    last_trial_s: float | None = None
+    """When smaller batches were last tried to see what comes of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +102,7 @@ def judge(
     interval_s: float,
     now_s: float,
     batch: int,
-    overloaded: bool,
+    is_strained: bool,
     stay: Option,
     rebatch: Option | None,
     switch: Option,
@@ -97,19 +110,23 @@ def judge(
     """Return what to do about these options for `batch` items at once.
 
     `switch` is the best plan there is; `rebatch` the instances of today with the best batch sizes, None
-    if there are none better; `overloaded` says that the load is more than `stay` carries.
+    if there are none better; `is_strained` says that the load is too much for the instances of today.
     """
     kept = stay if rebatch is None or rebatch.latency_ms >= stay.latency_ms else rebatch
-    verdict = _judge_switch(rules, history, interval_s, now_s, batch, overloaded, kept, switch)
+    verdict = _judge_switch(rules, history, interval_s, now_s, batch, is_strained, kept, switch)
     if verdict.action is Action.SWITCH or kept is stay:
         return verdict
     gain = stay.latency_ms / kept.latency_ms - 1.0
     if gain < rules.rebatch_gain:
         return verdict
+    is_next_lower = stay.plan.batch // 4 < kept.plan.batch < stay.plan.batch
+    is_soon = is_within(history.last_rebatch_s, least_s=REBATCH_INTERVALS * interval_s, now_s=now_s)
+    if is_next_lower and is_soon:
+        return verdict
     text = f"{kept.plan} answers {batch} items {gain:.0%} sooner than {stay.plan}, and no worker is touched"
     if verdict.reason is not Reason.FITS:
         text += f"; no switch: {verdict.text}"
-    return Verdict(Action.REBATCH, Reason.LOAD if overloaded else Reason.GAIN, text, kept, gain)
+    return Verdict(Action.REBATCH, Reason.LOAD if is_strained else Reason.GAIN, text, kept, gain)
 
 
 def _judge_switch(
@@ -118,7 +135,7 @@ def _judge_switch(
     interval_s: float,
     now_s: float,
     batch: int,
-    overloaded: bool,
+    is_strained: bool,
     kept: Option,
     switch: Option,
 ) -> Verdict:
@@ -130,7 +147,7 @@ def _judge_switch(
         text = f"{what}, less than the {rules.gain:.0%} that a switch has to gain"
         return Verdict(Action.STAY, Reason.SMALL_GAIN, text, switch, gain)
     dwell_s = rules.dwell_intervals * interval_s
-    cost_s = rules.cost_s if history.cost_s is None else history.cost_s
+    cost_s = rules.expected_cost_s(history)
     saved_s = (1.0 - switch.latency_ms / kept.latency_ms) * dwell_s
     if saved_s < cost_s:
         text = f"{what}: that saves {saved_s:.2g} s of {dwell_s:.3g} s, and a switch costs {cost_s:.2g} s"
@@ -142,22 +159,20 @@ def _judge_switch(
                 f"{what}, but the last switch failed ({history.failures} in a row): again in {left_s:.3g} s"
             )
             return Verdict(Action.STAY, Reason.BACKING_OFF, text, switch, gain)
-    if not may_switch(rules, history, interval_s=interval_s, now_s=now_s):
+    if is_within(history.last_switch_s, least_s=dwell_s, now_s=now_s):
         assert history.last_switch_s is not None
         text = (
             f"{what}, but the last switch was {now_s - history.last_switch_s:.3g} s ago, and between two are "
             f"at least {dwell_s:.3g} s"
         )
         return Verdict(Action.STAY, Reason.DWELL, text, switch, gain)
-    reason = Reason.LOAD if overloaded else Reason.GAIN
+    reason = Reason.LOAD if is_strained else Reason.GAIN
     return Verdict(Action.SWITCH, reason, what, switch, gain)
 
 
-def may_switch(rules: SwitchRules, history: History, *, interval_s: float, now_s: float) -> bool:
-    """Whether the last switch is far enough in the past for another."""
-    if history.last_switch_s is None:
-        return True
-    return now_s - history.last_switch_s >= rules.dwell_intervals * interval_s - _ON_TIME
+def is_within(last_s: float | None, *, least_s: float, now_s: float) -> bool:
+    """Whether less than so many seconds have passed since then."""
+    return last_s is not None and now_s - last_s < least_s - _ON_TIME
 
 
 def same_instances(one: Plan, other: Plan) -> bool:

@@ -1,0 +1,1 @@
+"""The machines and the planning of the live server under a fake clock, with a profile as service times."""
