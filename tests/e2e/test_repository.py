@@ -6,6 +6,7 @@ import stat
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,12 +18,12 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from partita.core.errors import ModelNotFound
+from partita.core.errors import ModelNotFound, RequestError
 from partita.embedded import Server
 from partita.settings import ServerSettings, Settings
 from partita.system.addresses import Address
 from tests import models
-from tests.e2e.test_serve import Serve, open_gate
+from tests.e2e.test_serve import Serve, open_gate, until
 from tests.engine_driver import HOLD, make_gate
 from tests.raw_client import RawClient, infer, request
 
@@ -352,6 +353,54 @@ def test_reloads_under_load_lose_no_request(server: Server) -> None:
             one.result(30)
     assert min(counts) > 0
     client.close()
+
+
+def test_changes_at_once_end_in_order(server: Server, store: Path) -> None:
+    """Several clients load and unload one model while others ask it: nothing hangs, nothing is left over."""
+    write_version(store, 2)
+    outcomes: Counter[str] = Counter()
+
+    def change(which: int) -> None:
+        with connected(server, "http") as client:
+            for step in range(4):
+                try:
+                    if (step + which) % 4 == 3:
+                        client.unload_model("m", headers=token(server))
+                    else:
+                        client.load_model("m", headers=token(server))
+                    outcomes["changed"] += 1
+                except utils.InferenceServerException as error:
+                    outcomes[error.status()] += 1
+
+    def ask_on() -> None:
+        while not stop.is_set():
+            try:
+                assert answer(server) == 2
+                outcomes["answered"] += 1
+            except RequestError as error:
+                outcomes[error.code] += 1
+                time.sleep(0.001)  # not to keep the core from those who load
+
+    stop = threading.Event()
+    with connected(server, "http") as client:
+        client.load_model("m", headers=token(server))
+    with ThreadPoolExecutor(5) as pool:
+        changing = [pool.submit(change, which) for which in range(3)]
+        asking = [pool.submit(ask_on) for _ in range(2)]
+        try:
+            for one in changing:
+                one.result(60)
+        finally:
+            stop.set()
+        for one in asking:
+            one.result(30)
+    load(server, "http")
+    assert answer(server) == 2
+    until(lambda: len(server.head.engine.everything) == 1)
+    server.head.engine.check()
+    assert set(outcomes) <= {"changed", "answered", "404", "model_not_found", "shutting_down"}
+    assert outcomes["changed"] > 6
+    assert outcomes["answered"] > 0
 
 
 def test_what_was_counted_stays_counted_when_a_model_is_replaced_or_unloaded(

@@ -19,7 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests import models
-from tests.engine_driver import HOLD, LIMIT_S, RAISE, make_gate, tricky
+from tests.engine_driver import HOLD, LIMIT_S, RAISE, executed, make_gate, tricky
 from tests.raw_client import RawClient, infer, request
 
 pytestmark = pytest.mark.e2e
@@ -375,3 +375,40 @@ def test_a_server_with_nothing_to_do_does_nothing(linear: Path) -> None:
         assert used_s / passed_s < 0.01, f"{used_s * 1e3:.1f} ms in {passed_s:.2f} s"
         os.kill(server.pid, signal.SIGTERM)
         assert server.end()[0] == 0
+
+
+@pytest.mark.parametrize("path", ["/v2/models/tricky/infer", "/predictions/tricky"])
+def test_two_hundred_clients_that_leave_while_they_wait_are_never_executed(folder: Path, path: str) -> None:
+    (folder / "partita.toml").write_text("[model.tricky]\nmax_batch = 1\nqueue_size = 300\n")
+    with Serve(str(folder)) as server:
+        ports = server.ready()["ports"]
+        url = "http://" + ports["http"]
+
+        def counted(name: str, **labels: str) -> float:
+            with RawClient("http://" + ports["metrics"]) as client:
+                client.send(request("/metrics", method="GET"))
+                families = text_string_to_metric_families(client.answer()[2].decode())
+            samples = [s for family in families for s in family.samples if s.name == name]
+            return sum(s.value for s in samples if labels.items() <= s.labels.items())
+
+        def asked(value: int, what: int = 0) -> bytes:
+            header = ["Inference-Header-Content-Length: 0"] if path.startswith("/v2") else []
+            return request(path, np.array([value, what], np.float32).tobytes(), *header)
+
+        with RawClient(url) as held, RawClient(url) as ahead:
+            held.send(asked(1, HOLD))
+            let_go = open_gate(folder)
+            ahead.send(asked(2))
+            until(lambda: counted("partita_requests_in_flight") == 2)
+            leaving = [RawClient(url) for _ in range(200)]
+            for client in leaving:
+                client.send(asked(3))
+            until(lambda: counted("partita_requests_in_flight") == 202)
+            for client in leaving:
+                client.__exit__()
+            until(lambda: counted("partita_requests_in_flight") == 2)
+            assert counted("partita_requests_total", outcome="cancelled") == 200
+            let_go()
+            assert held.answer()[0] == ahead.answer()[0] == 200
+        assert counted("partita_worker_restarts") == 0
+    assert executed(folder) == [[1], [2]]
