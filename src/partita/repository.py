@@ -147,7 +147,8 @@ class DiskRepository:
         self._loading[source.name] = source.version
         service = self._engine.prepare(deployment)
         try:
-            await service.until_ready()
+            with self._engine.loading_beside(service):
+                await service.until_ready()
         except BaseException as error:
             service.abandon("it could not be loaded")
             await self._engine.discard(service, 0.0)

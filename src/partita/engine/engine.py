@@ -2,7 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -13,6 +14,7 @@ from partita.engine.deployment import Deployment, EnsembleDeployment
 from partita.engine.ensemble import Ensemble
 from partita.engine.instance import Instance, ModelLaunch
 from partita.engine.member import InstanceFactory, Member
+from partita.engine.pacing import Pacer
 from partita.engine.service import Service
 from partita.engine.statistics import Statistics
 from partita.machines.leases import CoreLeases
@@ -76,6 +78,24 @@ class Engine:
             next_number = self._numbers.__next__
             return Ensemble(deployment, next_number=next_number, instances_over=self._instances_over, **parts)
         return Service(deployment.name, deployment.version, deployment.launch, deployment.settings, **parts)
+
+    @contextmanager
+    def loading_beside(self, service: Service) -> Iterator[None]:
+        """Keep the workers of a service that was just prepared off the cores that others execute on.
+
+        Leave it before the service is published.
+        """
+        pacers = [
+            Pacer(instance, self.leases, loop=self._loop, clock=self._clock)
+            for instance in service.member.instances.values()
+        ]
+        for pacer in pacers:
+            pacer.start()
+        try:
+            yield
+        finally:
+            for pacer in pacers:
+                pacer.stop()
 
     def publish(self, service: Service) -> Service | None:
         """Send requests for its name to this service from now on.
