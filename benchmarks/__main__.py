@@ -36,6 +36,7 @@ class Entry:
 
 ENTRIES = (
     Entry(name="planner"),
+    Entry(name="simulation"),
     Entry(name="lazy_replay", quick=()),
     Entry(name="http_small"),
     Entry(name="http_resnet"),
