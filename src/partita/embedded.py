@@ -166,7 +166,7 @@ class Server:
     ) -> "Future[Answer]":
         """Hand a request in and return at once; cancelling the future cancels the request."""
         service = self.head.engine.service(model)
-        template, buffers = _prepare(service.signature, inputs)
+        template, buffers = prepare(service.signature, inputs)
         asked = _Asked(service, template, buffers, timeout_s)
         assert self._loop is not None
         self._loop.call_soon_threadsafe(asked.submit)
@@ -243,9 +243,10 @@ def _array(datatype: DataType, data: Buffer, shape: tuple[int, ...]) -> NDArray[
     return np.frombuffer(data, datatype.numpy).reshape(shape).copy()
 
 
-def _prepare(
+def prepare(
     signature: Signature, inputs: Mapping[str, ArrayLike] | ArrayLike
 ) -> tuple[Template, list[Buffer]]:
+    """Return arrays as a request's template and its inputs' bytes; raises `InvalidRequest`."""
     if not isinstance(inputs, Mapping):
         if len(signature.inputs) != 1:
             names = ", ".join(spec.name for spec in signature.inputs)

@@ -27,7 +27,7 @@ def difference(a: AllocationMatrix, b: AllocationMatrix) -> int:
 
 
 @pytest.mark.parametrize(
-    ("devices", "models", "sizes"), [(1, 3, SIZES[2]), (2, 2, SIZES[2]), (3, 2, SIZES[1])]
+    ("devices", "models", "sizes"), [(1, 3, SIZES[2]), (2, 2, SIZES[1]), (3, 2, SIZES[0])]
 )
 def test_counts_are_those_of_enumeration(devices: int, models: int, sizes: tuple[int, ...]) -> None:
     everything = every_matrix(devices, models, sizes)
@@ -190,6 +190,17 @@ def test_a_prediction_finds_more_with_fewer_assessments() -> None:
         assert result.log[0].predicted_items_per_s == result.log[0].items_per_s
     assert np.mean(shares) >= 0.97
     assert min(shares) >= 0.75
+
+
+def test_others_are_assessed_beside_the_start_and_the_fastest_is_begun_from() -> None:
+    for seed in range(20):
+        machine = Machine(seed)
+        everywhere = AllocationMatrix(((machine.sizes[-1],) * machine.models,) * machine.devices)
+        limits = SearchLimits(restarts=0)
+        found = search(machine.start(), machine.sizes, machine.bench, limits, others=[everywhere])
+        assert found.items_per_s >= machine.bench(everywhere)
+        assert found.items_per_s >= machine.bench(machine.start())
+        assert found.paths[0][0] in (machine.start(), everywhere)
 
 
 def test_once_over_the_best_so_far_is_returned() -> None:

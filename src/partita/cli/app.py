@@ -14,6 +14,7 @@ COMMANDS = {
     "profile": "Measure a model: how long it takes for t cores and b items.",
     "plan": "Choose the instances that answer a batch soonest on these cores.",
     "simulate": "Serve a load that is not there with a profile's plans, and see how they follow it.",
+    "allocate": "Choose which members of an ensemble run on which cores, by running them.",
     "serve": "Serve models over HTTP.",
     "bench": "Load a server, or a model in a server of its own, and measure.",
     "predict": "Run a model over a file of inputs, offline.",

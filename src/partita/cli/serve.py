@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from partita.allocation_file import read_allocation
 from partita.catalogue import Catalogue
 from partita.cli.documents import read_plan
 from partita.cli.options import FILE, config_option, cores_option, json_option
@@ -64,7 +65,7 @@ from partita.sources import ModelSource, find_all
     "plan_file",
     type=FILE,
     metavar="FILE.json",
-    help="Serve with this plan, of `partita plan --json`.",
+    help="Serve with this plan, of `partita plan --json` or `partita allocate -o`.",
 )
 @json_option
 def command(
@@ -112,7 +113,10 @@ def sources_for(
     if plan_file is not None:
         if len(sources) > 1:
             raise InvalidInput(f"--plan is for one model, and there are {len(sources)}")
-        given["instances"] = read_plan(plan_file)
+        if sources[0].ensemble is not None:
+            sources = (replace(sources[0], allocation=read_allocation(plan_file)),)
+        else:
+            given["instances"] = read_plan(plan_file)
     return tuple(replace(s, settings=msgspec.structs.replace(s.settings, **given)) for s in sources)
 
 

@@ -23,6 +23,28 @@ if TYPE_CHECKING:
     from partita.engine.group import MemberGroup
 
 
+class MemberStatistics(Statistics):
+    """What one member counts, which counts for its ensemble as well."""
+
+    __slots__ = ("_whole",)
+
+    def __init__(self, whole: Statistics) -> None:
+        self._whole = whole
+        super().__init__()
+
+    def count_batch(self, items: int, infer_ns: int, total_ns: int, queued_ns: int) -> None:
+        """One batch was executed."""
+        super().count_batch(items, infer_ns, total_ns, queued_ns)
+        self._whole.count_batch(items, infer_ns, total_ns, queued_ns)
+
+    def mean_batch_ms(self, items: int) -> float | None:
+        """Return how long the worker took for batches of this many items; None where there was none."""
+        count = self.by_batch.get(items)
+        if count is None or not count.executions:
+            return None
+        return (count.infer_ns + count.overhead_ns) / count.executions / 1e6
+
+
 class Branch:
     """One member of a group, and the owner that this member reports to."""
 
@@ -44,11 +66,12 @@ class Branch:
         self.failure: str | None = None
         """Why it has failed for good; None while it has not."""
         self._group = group
+        self.statistics = MemberStatistics(statistics)
         self.member = Member(
             launch,
             rules,
             leases=leases,
-            statistics=statistics,
+            statistics=self.statistics,
             owner=self,
             make_instance=make_instance,
             loop=loop,
@@ -97,6 +120,7 @@ class Branch:
 
     def member_lost(self, reason: str) -> None:
         """A worker is gone."""
+        self._group.count_deaths()
         self._group.lost(self.role.name, reason)
 
     def member_failed(self, member: Member, reason: str) -> None:  # noqa: ARG002

@@ -86,6 +86,7 @@ class MemberGroup:
         weights = {member.role.name: member.role.weight for member in members}
         self._make_rule: Callable[[], Rule] = rule_maker(rule, weights)
         self._now_s = clock.now_s
+        self._statistics = statistics
         self.branches = [
             Branch(
                 self, index, member.role, member.launch, rules, leases, statistics, make_instance, loop, clock
@@ -242,6 +243,10 @@ class MemberGroup:
                 self.signature = self.combined.signature
         if self.signature is not None and self.ready_instances:
             self._owner.member_ready(self)
+
+    def count_deaths(self) -> None:
+        """Some member's worker may have died."""
+        self._statistics.worker_deaths = sum(branch.statistics.worker_deaths for branch in self.branches)
 
     def lost(self, name: str, reason: str) -> None:
         """A worker is gone."""

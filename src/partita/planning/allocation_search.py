@@ -90,13 +90,15 @@ def search(
     predict: Rate | None = None,
     is_over: Callable[[], bool] = lambda: False,
     told: Callable[[Assessment], None] = lambda _: None,
+    others: Sequence[AllocationMatrix] = (),
 ) -> SearchResult:
     """Return the fastest matrix found from `start` with elements 0 or of `batch_sizes`.
 
     `is_over` is asked before every assessment but the first: once true, the best so far is returned. `told`
-    hears of every assessment. A bench that gives the same figures gives the same result for the same seed.
+    hears of every assessment. `others` are assessed beside the start, and the fastest of them all is begun
+    from. A bench that gives the same figures gives the same result for the same seed.
     """
-    return _Search(start, batch_sizes, bench, limits or SearchLimits(), predict, is_over, told).run()
+    return _Search(start, batch_sizes, bench, limits or SearchLimits(), predict, is_over, told, others).run()
 
 
 @dataclass(slots=True)
@@ -108,6 +110,7 @@ class _Search:
     predict: Rate | None
     is_over: Callable[[], bool]
     told: Callable[[Assessment], None]
+    others: Sequence[AllocationMatrix]
     rates: dict[AllocationMatrix, float] = field(default_factory=dict)
     log: list[Assessment] = field(default_factory=list)
     paths: list[tuple[AllocationMatrix, ...]] = field(default_factory=list)
@@ -117,7 +120,8 @@ class _Search:
 
     def run(self) -> SearchResult:
         rng = np.random.default_rng(self.limits.seed)
-        best, best_rate = self._climb(self.start, rng, climb=0)
+        begin = max((self.start, *self.others), key=lambda matrix: self._assess(matrix, 0, 0))
+        best, best_rate = self._climb(begin, rng, climb=0)
         for climb in range(1, self.limits.restarts + 1):
             if self._is_spent():
                 break

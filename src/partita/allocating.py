@@ -1,0 +1,184 @@
+"""Allocates an ensemble: worst-fit decreasing, then a bounded greedy search by measurement."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from partita.allocation_file import Allocation
+from partita.core.allocation import AllocationMatrix
+from partita.core.devices import Device
+from partita.core.errors import InvalidInput
+from partita.ensemble_bench import EnsembleBench
+from partita.ensemble_deploy import estimated_bytes
+from partita.planning.allocation_rate import rate_predictor
+from partita.planning.allocation_search import Assessment, SearchLimits, SearchResult, search
+from partita.planning.bin_packing import worst_fit_decreasing
+from partita.planning.matrices import count_matrices, count_neighbours, scientific
+from partita.sources import ModelSource
+
+CONFIRMATIONS = 3
+"""How often start and winner are measured once more, in turns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateSettings:
+    """How far to search."""
+
+    limits: SearchLimits = field(default_factory=lambda: SearchLimits(max_iter=20, max_neighs=12))
+    budget_s: float = 60.0
+    """The search stops after this long; what was found by then counts."""
+    measure_s: float = 0.5
+    """Length of one measurement. A longer one is steadier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocated:
+    """What was found. Rates are items per second; None on a machine that is only described."""
+
+    allocation: Allocation
+    start: AllocationMatrix
+    batch_sizes: tuple[int, ...]
+    memory_bytes: Sequence[Sequence[int]]
+    """[device][model], of one worker."""
+    memory_is_measured: bool
+    start_items_per_s: float | None = None
+    items_per_s: float | None = None
+    spread: float | None = None
+    """(largest − smallest) ÷ median of the repeated measurements, the larger of start's and winner's."""
+    result: SearchResult | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the document that ``partita allocate`` prints and keeps."""
+        matrix, result = self.allocation.matrix, self.result
+        return {
+            "devices": [device.name for device in self.allocation.devices],
+            "models": list(self.allocation.models),
+            "batch_sizes": list(self.batch_sizes),
+            "start": self.start.as_lists(),
+            "matrix": matrix.as_lists(),
+            "start_items_per_s": self.start_items_per_s,
+            "items_per_s": self.items_per_s,
+            "spread": self.spread,
+            "assessed": 0 if result is None else result.assessed,
+            "iterations": 0 if result is None else result.iterations,
+            "matrices_total": scientific(
+                count_matrices(matrix.devices, matrix.models, len(self.batch_sizes))
+            ),
+            "neighbours": count_neighbours(matrix, self.batch_sizes),
+            "visited_rate": None if result is None else result.visited_rate,
+            "memory_bytes": [list(row) for row in self.memory_bytes],
+            "memory_is_measured": self.memory_is_measured,
+            "log": [] if result is None else [one.as_json() for one in result.log],
+        }
+
+
+def allocate_described(source: ModelSource, devices: Sequence[Device]) -> Allocated:
+    """Return the start for a machine that is only described, by a guess at memory; nothing is run.
+
+    Raises `NoFeasiblePlan` if the members do not fit.
+    """
+    models, sizes, batch_sizes = _described(source)
+    memory = [sizes] * len(devices)
+    start = worst_fit_decreasing(devices, models, memory, batch_sizes[0])
+    return Allocated(
+        allocation=Allocation(devices=tuple(devices), models=models, matrix=start),
+        start=start,
+        batch_sizes=batch_sizes,
+        memory_bytes=memory,
+        memory_is_measured=False,
+    )
+
+
+def allocate(
+    source: ModelSource,
+    devices: Sequence[Device],
+    settings: AllocateSettings | None = None,
+    *,
+    told: Callable[[Assessment], None] = lambda _: None,
+) -> Allocated:
+    """Return the fastest allocation found on this machine's core groups, never slower than the start.
+
+    Start and winner are measured again in turns, and if the start is not slower then, it wins. Raises
+    `NoFeasiblePlan` if the members do not fit, `ModelUnavailable` if one cannot be loaded.
+    """
+    given = settings or AllocateSettings()
+    started_s = time.monotonic()
+    models, sizes, batch_sizes = _described(source)
+    guessed = [sizes] * len(devices)
+    worst_fit_decreasing(
+        devices, models, guessed, batch_sizes[0]
+    )  # says what is missing before anything is loaded
+    with EnsembleBench(source, devices, guessed, measure_s=given.measure_s) as bench:
+        start = worst_fit_decreasing(devices, models, bench.memory_bytes, batch_sizes[0])
+        latencies = bench.latencies_ms()
+        predict = rate_predictor(latencies) if latencies else None
+        result = search(
+            start,
+            batch_sizes,
+            bench,
+            given.limits,
+            predict=predict,
+            is_over=lambda: time.monotonic() - started_s > given.budget_s,
+            told=told,
+            others=[
+                matrix
+                for matrix in everywhere(len(devices), len(models), batch_sizes, predict)
+                if bench.fits(matrix)
+            ],
+        )
+        matrix, rates, spread = _confirmed(bench, result)
+        memory, is_measured = bench.memory_bytes, bench.memory_bytes != guessed
+    return Allocated(
+        allocation=Allocation(devices=tuple(devices), models=models, matrix=matrix),
+        start=start,
+        batch_sizes=batch_sizes,
+        memory_bytes=memory,
+        memory_is_measured=is_measured,
+        start_items_per_s=rates[0],
+        items_per_s=rates[1],
+        spread=spread,
+        result=result,
+    )
+
+
+def everywhere(
+    devices: int,
+    models: int,
+    batch_sizes: Sequence[int],
+    predict: Callable[[AllocationMatrix], float] | None,
+) -> list[AllocationMatrix]:
+    """Return the matrix of every model on every device with the batch size that promises most."""
+    matrices = [AllocationMatrix(((batch,) * models,) * devices) for batch in batch_sizes]
+    return [max(matrices, key=predict)] if predict is not None else matrices[-1:]
+
+
+def _described(source: ModelSource) -> tuple[tuple[str, ...], list[int], tuple[int, ...]]:
+    ensemble = source.ensemble
+    if ensemble is None:
+        raise InvalidInput(f"{source.path} is one model and no ensemble: partita plan {source.path.name}")
+    sizes = [estimated_bytes(member.source) for member in ensemble.members]
+    return tuple(member.name for member in ensemble.members), sizes, ensemble.batch_sizes
+
+
+def _confirmed(
+    bench: EnsembleBench, result: SearchResult
+) -> tuple[AllocationMatrix, tuple[float, float], float]:
+    """Measure start and winner again in turns; return the faster, (start's, its) rate, and the spread."""
+    if result.matrix == result.start:
+        again = [result.start_items_per_s, *(bench(result.start) for _ in range(CONFIRMATIONS - 1))]
+        return result.start, (median(again), median(again)), _spread(again)
+    starts, winners = [], []
+    for _ in range(CONFIRMATIONS):
+        starts.append(bench(result.start))
+        winners.append(bench(result.matrix))
+    start_rate, rate = median(starts), median(winners)
+    spread = max(_spread(starts), _spread(winners))
+    if rate <= start_rate:
+        return result.start, (start_rate, start_rate), spread
+    return result.matrix, (start_rate, rate), spread
+
+
+def _spread(rates: Sequence[float]) -> float:
+    return (max(rates) - min(rates)) / median(rates) if median(rates) else 0.0

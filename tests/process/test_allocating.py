@@ -1,0 +1,182 @@
+"""`partita allocate`: the running system decides, and what it decides is what is served."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from partita.allocating import AllocateSettings, allocate
+from partita.allocation_file import kept_allocation, read_allocation
+from partita.cli.app import run as cli
+from partita.cli.serve import sources_for
+from partita.core.allocation import AllocationMatrix
+from partita.core.devices import MIB, Device
+from partita.core.errors import InvalidInput, NoFeasiblePlan
+from partita.deploy import deployments
+from partita.embedded import Server
+from partita.ensemble_bench import EnsembleBench
+from partita.planning.allocation_search import Assessment, SearchLimits
+from partita.planning.matrices import neighbours
+from partita.settings import ServerSettings, Settings
+from partita.sources import ModelSource, find_models
+from partita.system.cpus import read_topology
+from partita.system.devices import core_groups
+from tests import models
+
+pytestmark = pytest.mark.process
+
+CPUS = sorted(os.sched_getaffinity(0))
+needs_two = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs to allocate to")
+QUICK = AllocateSettings(
+    limits=SearchLimits(max_iter=2, max_neighs=3, restarts=1), budget_s=5.0, measure_s=0.05
+)
+
+
+@pytest.fixture
+def ensemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelSource:
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path / "cache"))
+    models.mlp(tmp_path / "small.onnx", 64, 32)
+    models.mlp(tmp_path / "large.onnx", 64, 2000)
+    file = tmp_path / "pair.toml"
+    file.write_text(
+        "batch_sizes = [8, 32]\nsegment = 64\n"
+        '[[member]]\npath = "small.onnx"\n[[member]]\npath = "large.onnx"\n'
+    )
+    return find_models(file)[0]
+
+
+def two_devices(memory_bytes: int | None = None) -> tuple[Device, ...]:
+    return core_groups([(CPUS[0],), (CPUS[1],)], None if memory_bytes is None else 2 * memory_bytes)
+
+
+@needs_two
+def test_the_result_is_measured_and_never_slower_than_the_start(ensemble: ModelSource) -> None:
+    heard: list[Assessment] = []
+    found = allocate(ensemble, two_devices(4096 * MIB), QUICK, told=heard.append)
+    assert found.start_items_per_s is not None
+    assert found.items_per_s is not None
+    assert found.items_per_s >= found.start_items_per_s > 0
+    assert found.allocation.matrix.is_valid
+    assert found.memory_is_measured
+    assert all(MIB < held < 2048 * MIB for row in found.memory_bytes for held in row)
+    document = found.as_json()
+    assert json.loads(json.dumps(document)) == document
+    assert document["assessed"] == len(document["log"]) == len(heard)
+    assert document["models"] == ["small", "large"]
+    assert document["matrices_total"] == "64"
+    assert found.start.as_lists() == [[0, 8], [8, 0]]
+    assert all(one.predicted_items_per_s for one in heard if one.items_per_s)
+
+
+@needs_two
+def test_a_neighbour_is_there_at_once_and_answers_rightly(ensemble: ModelSource) -> None:
+    started_s = time.perf_counter()
+    with EnsembleBench(ensemble, two_devices(), [[1, 1], [1, 1]], measure_s=0.05) as bench:
+        built_s = time.perf_counter() - started_s
+        matrix = next(neighbours(allocation_of(bench), (8, 32)))
+        for neighbour in [matrix, *list(neighbours(matrix, (8, 32)))[:5]]:
+            assert bench(neighbour) > 0
+        assert bench.latencies_ms().keys() == {(d, m, b) for d in (0, 1) for m in (0, 1) for b in (8, 32)}
+        assert max(bench.constructions_s) * 5 <= built_s, (bench.constructions_s, built_s)
+
+
+def allocation_of(bench: EnsembleBench) -> AllocationMatrix:
+    """Every member on every device."""
+    return AllocationMatrix(((8,) * len(bench.memory_bytes[0]),) * len(bench.memory_bytes))
+
+
+@needs_two
+def test_where_not_all_workers_fit_each_matrix_is_started_anew(ensemble: ModelSource) -> None:
+    guesses = [[100 * MIB, 120 * MIB]] * 2
+    with EnsembleBench(ensemble, two_devices(150 * MIB), guesses, measure_s=0.05) as bench:
+        matrix = allocation_of(bench)
+        assert bench(matrix) == 0, "both members on one device do not fit"
+        apart = matrix.with_element(0, 1, 0).with_element(1, 0, 0)
+        assert bench.fits(apart)
+        assert bench(apart) > 0
+        assert bench.latencies_ms() == {}
+
+
+def test_too_little_memory_is_said_before_anything_is_loaded(ensemble: ModelSource) -> None:
+    with pytest.raises(NoFeasiblePlan, match="large does not fit"):
+        allocate(
+            ensemble, two_devices(100 * MIB) if len(CPUS) > 1 else core_groups([CPUS[:1]], 100 * MIB), QUICK
+        )
+
+
+@needs_two
+def test_what_was_allocated_is_what_is_served(
+    ensemble: ModelSource, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices = f"cpu:{CPUS[0]},cpu:{CPUS[1]}"
+    kept = tmp_path / "allocation.json"
+    search = ["--max-iter", "1", "--max-neighbours", "2", "--restarts", "0", "--measure", "0.05"]
+    arguments = ["allocate", str(ensemble.path), "--devices", devices, *search, "-o", str(kept), "--json"]
+    assert cli(arguments) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert json.loads(kept.read_text()) == document
+    allocation = read_allocation(kept)
+    assert allocation.matrix.as_lists() == document["matrix"]
+    assert ensemble.ensemble is not None
+    assert kept_allocation(ensemble.ensemble, two_devices(4096 * MIB)) is None, "another machine"
+    server = ServerSettings(cores=f"{CPUS[0]},{CPUS[1]}")
+    (planned,) = deployments([ensemble], server, read_topology(), lambda *_: None)
+    workers = {(i.device, i.model, i.batch) for i in planned.plan.instances}
+    wanted = {
+        (allocation.devices[w.device].name, allocation.models[w.model], w.batch)
+        for w in allocation.matrix.workers()
+    }
+    assert workers == wanted
+    (given,) = sources_for((ensemble.path,), Settings(), plan_file=kept)
+    assert given.allocation is not None
+    assert given.allocation.matrix == allocation.matrix
+    x = np.random.default_rng(0).standard_normal((10, 64)).astype(np.float32)
+    with Server([ensemble.path], cores=2) as running:
+        assert running.predict("pair", x)["y"].shape == (10, 10)
+
+
+def test_a_described_machine_is_planned_for_and_nothing_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    members = ""
+    for index in range(12):
+        (tmp_path / f"m{index}.onnx").write_bytes(b"\0" * (1 << 20) * (index + 1))
+        members += f'[[member]]\npath = "m{index}.onnx"\n'
+    (tmp_path / "twelve.toml").write_text(members)
+    (tmp_path / "machine.toml").write_text(
+        "".join(f'[[device]]\nkind = "cuda"\nindex = {k}\nmemory_mib = 300\n' for k in range(4))
+        + '[[device]]\nkind = "cpu"\ncores = "0-15"\nmemory_mib = 64000\n'
+    )
+    machine = ["--devices", str(tmp_path / "machine.toml")]
+    assert cli(["allocate", str(tmp_path / "twelve.toml"), *machine, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["devices"] == ["cuda:0", "cuda:1", "cuda:2", "cuda:3", "cpu:0-15"]
+    assert document["start"] == document["matrix"]
+    on = [sum(map(bool, row)) for row in document["matrix"]]
+    assert sum(on) == 12
+    assert all(on[:4]), "GPUs first"
+    assert on[4] > 0, "what no GPU has room for"
+    assert document["items_per_s"] is None
+    assert cli(["allocate", str(tmp_path / "twelve.toml"), *machine]) == 0
+    assert "nothing was run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", "is no allocation"),
+        ('{"devices": ["cpu:0"], "models": ["a"], "matrix": [[0]]}', "a model has no worker"),
+        ('{"devices": ["cpu:0"], "models": ["a", "b"], "matrix": [[8]]}', "a column for each model"),
+        ('{"devices": ["left"], "models": ["a"], "matrix": [[8]]}', "names no kind"),
+    ],
+)
+def test_mistakes_in_an_allocation(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(text)
+    with pytest.raises(InvalidInput) as caught:
+        read_allocation(file)
+    assert said in str(caught.value)
+    assert "a.json" in str(caught.value)
