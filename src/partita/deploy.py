@@ -8,6 +8,7 @@ from partita.core.plan import InstanceSpec, Plan
 from partita.core.profile import Profile
 from partita.core.topology import Topology
 from partita.engine.engine import Deployment
+from partita.engine.instance import ModelLaunch
 from partita.engine.service import ServiceSettings
 from partita.ensemble_deploy import ensemble_deployment
 from partita.launching import launch_of
@@ -43,6 +44,10 @@ def _seconds(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
+SPIN_BELOW_MS = 10.0
+"""Threads wait for each other by spinning in models whose items are expected to take less than this."""
+
+
 def deployments(
     sources: Sequence[ModelSource],
     server: ServerSettings,
@@ -76,13 +81,26 @@ def deployment_for(
     """Plan one model, or allocate one ensemble, on these cores. Raises `InvalidInput` or `NoFeasiblePlan`."""
     if source.ensemble is not None:
         return ensemble_deployment(source, limits_of(source, server), topology, cores)
+    plan = plan_for(source, topology, cores, profiler)
     return Deployment(
         name=source.name,
         version=source.version,
-        launch=launch_of(source),
+        launch=suited(launch_of(source), plan),
         settings=limits_of(source, server),
-        plan=plan_for(source, topology, cores, profiler),
+        plan=plan,
     )
+
+
+def suited(launch: ModelLaunch, plan: Plan) -> ModelLaunch:
+    """Return a launch whose threads do not spin where items take long, unless the user says so.
+
+    Spinning shortens many short operators. In long ones it saves nothing, and takes from the head and the
+    system the core that a waiting thread could give them (docs/decisions/0002-worker-is-one-loop.md).
+    """
+    if plan.expected_ms is None or launch.runtime != "onnxruntime" or "spin" in launch.options:
+        return launch
+    item_ms = min(plan.expected_ms / len(one.executions) / one.micro_batch for one in plan.instances)
+    return launch if item_ms < SPIN_BELOW_MS else replace(launch, options={**launch.options, "spin": False})
 
 
 def _divide(cores: tuple[int, ...], models: int) -> list[tuple[int, ...]]:

@@ -231,7 +231,6 @@ class Member:
         now_s = self._clock.now_s()
         batch = self.dispatcher.finish(instance.number, done.batch_id, now_s)
         assert instance.outputs is not None
-        self._count(batch, done)
         view = instance.outputs.view
         pieces = batch.pieces
         if len(pieces) == 1 or self.signature is None or not self.signature.batched:
@@ -244,6 +243,7 @@ class Member:
             self._hand_on(job, first, count, outputs, shapes, now_s)
         else:
             self._hand_on_rows(batch, done, view, now_s)
+        self._count(batch, done)  # after the answers are on their way
         self.schedule()
 
     def _hand_on_rows(self, batch: Batch, done: BatchDone, view: memoryview, now_s: float) -> None:
