@@ -61,6 +61,36 @@ def contest(
     )
 
 
+def ceiling(ours: tuple[Running, Post], raw: Post, *, pairs: int, seconds: float) -> list[Figure]:
+    """Return what this machine lets one client have at best, with and without a model, beside Partita."""
+
+    def p50(server: Running, post: Post) -> float:
+        return wrk.run(server.url, post, clients=1, seconds=seconds).p50_ms
+
+    figures = []
+    for kind in ("echo", "infer"):
+        with servers.bare(model_path(MODEL), kind) as bare:
+            one = alternate(
+                lambda: p50(bare, raw),
+                lambda: p50(*ours),
+                pairs,
+                name=f"1 client, p50, bare {kind}",
+                unit="ms",
+            )
+        print(one, flush=True)
+        figures.append(
+            Figure(
+                name=f"mlp64, 1 client, p50 ÷ bare {kind}'s",
+                figure=f"{one.ratio:.2f} [{one.low:.2f}, {one.high:.2f}] "
+                f"({median(one.b):.3f} and {median(one.a):.3f} ms)",
+                bar="",
+                passed=None,
+                details={"bare": one.a, "partita": one.b},
+            )
+        )
+    return figures
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     given = options(__doc__, "http_small").parse_args(argv)
     try:
@@ -79,7 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         ours = stack.enter_context(servers.partita(model_path(MODEL)))
         print(f"Partita's plan: {ours.plan}", flush=True)
         rates, latencies = contest((ours, tensors), (theirs, raw), pairs=pairs, seconds=seconds)
-    print(f"{rates}\n{latencies}")
+        print(f"{rates}\n{latencies}", flush=True)
+        ceilings = ceiling((ours, tensors), raw, pairs=pairs, seconds=seconds / 2)
     p50_ms = median(latencies.b)
     figures = [
         Figure(
@@ -99,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             details={"mosec": latencies.a, "partita": latencies.b},
         ),
     ]
-    return report("http_small", figures, given.json)
+    return report("http_small", [*figures, *ceilings], given.json)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,16 @@ def mosec(path: Path, *, workers: int, wait_ms: int, max_batch: int = 32) -> Ite
         yield Running(f"http://127.0.0.1:{port}", f"{workers} x 1 thread, wait {wait_ms} ms", process.pid)
 
 
+@contextmanager
+def bare(path: Path, kind: str) -> Iterator[Running]:
+    """Run `benchmarks.bare_server`: ``echo`` or ``infer``."""
+    port = free_port()
+    argv = [sys.executable, "-m", "benchmarks.bare_server", str(path), str(port), kind]
+    with _process(argv, dict(os.environ), stdout=subprocess.DEVNULL) as process:
+        _until_answers(port, process)
+        yield Running(f"http://127.0.0.1:{port}", kind, process.pid)
+
+
 def free_port() -> int:
     """Return a TCP port of loopback that nobody listens on."""
     with socket.socket() as listener:
