@@ -7,30 +7,39 @@ plans to compare differ in kind: in the number of instances, and in the size of 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from partita.core.plan import InstanceSpec, Plan
 from partita.planning.micro_batches import batch_costs
 from partita.planning.optimizer import Optimizer
 
-WITHIN = 1.5
-"""Plans expected to take longer than the best by this factor are not worth running."""
+WITHIN = 1.25
+"""A variant expected to take longer than the best of its kind by this factor is not worth running."""
 
 
 def contenders(optimizer: Optimizer, cores: int, batch: int, count: int) -> list[Plan]:
     """Return up to `count` plans that differ in kind, the fastest by the profile first.
 
-    The best plan for each number of instances comes before variants of these with smaller executions.
+    The best plan for each number of instances comes first, however slow alone: others may slow each other
+    down by as much. Then come variants with smaller executions, of each kind in turn, the nearest first.
     Raises `InvalidInput` and `NoFeasiblePlan` as `Optimizer.plan` does.
     """
     kinds = optimizer.candidates(cores, batch, count)
-    limit_ms = WITHIN * (kinds[0].expected_ms or 0.0)
-    found = {plan.instances: plan for plan in kinds if (plan.expected_ms or 0.0) <= limit_ms}
-    variants = {one.instances: one for plan in found.values() for one in _variants(optimizer, plan)}
-    for plan in sorted(variants.values(), key=lambda p: (p.expected_ms, len(p.instances))):
-        if len(found) >= count or (plan.expected_ms or 0.0) > limit_ms:
+    found = {plan.instances: plan for plan in kinds}
+    rounds = zip_longest(*(_nearest(optimizer, plan) for plan in kinds))
+    for plan in (plan for one_of_each in rounds for plan in one_of_each if plan is not None):
+        if len(found) >= count:
             break
         found.setdefault(plan.instances, plan)
     return sorted(found.values(), key=lambda p: (p.expected_ms, len(p.instances)))
+
+
+def _nearest(optimizer: Optimizer, best: Plan) -> list[Plan]:
+    """Return the variants of a plan that are worth running, the fastest by the profile first."""
+    variants = {plan.instances: plan for plan in _variants(optimizer, best)}
+    variants.pop(best.instances, None)
+    near = [p for p in variants.values() if (p.expected_ms or 0.0) <= WITHIN * (best.expected_ms or 0.0)]
+    return sorted(near, key=lambda p: p.expected_ms or 0.0)
 
 
 def _variants(optimizer: Optimizer, plan: Plan) -> Iterator[Plan]:
