@@ -171,5 +171,16 @@ def test_the_log_is_bounded_and_every_entry_is_a_document() -> None:
     assert {"switch", "stay", "gained"} <= {d["action"] for d in documents}
 
 
+def test_rates_are_by_the_time_that_passed_however_late_a_sample_is() -> None:
+    one = controller(plan_for(64))
+    now_s = 0.0
+    for k in range(40):
+        lasted_s = one.sample_s * (1 + k % 3)
+        now_s += lasted_s
+        one.observe(Sample(now_s=now_s, depth=64.0, arrived=round(40 * lasted_s)))
+        if (decision := one.decide(now_s)) is not None:
+            assert abs(decision.seen.rate - 40.0) < 1e-6
+
+
 def test_the_plans_are_for_the_cores_that_there_are() -> None:
     assert all(sum(i.threads for i in plan_for(b).instances) <= CORES for b in (1, 8, 64))

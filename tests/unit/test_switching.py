@@ -1,6 +1,7 @@
 """Is a change worth it? Each reason not to, and the two to do it."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -122,6 +123,11 @@ def test_a_plan_of_the_same_instances_is_no_switch() -> None:
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidInput, match="switching"):
         SwitchRules(**wrong)  # type: ignore[arg-type]
+
+
+def test_every_reason_is_explained() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "adaptation.md").read_text(encoding="utf-8")
+    assert not [reason for reason in Reason if f"`{reason}`" not in page]
 
 
 def test_a_decision_is_a_document() -> None:

@@ -64,6 +64,7 @@ class ProfiledChoices:
         self._place = place
         self._together = together
         self._best: dict[int, Plan] = {}
+        self._spreads: dict[tuple[tuple[int, ...], int], Plan | None] = {}
         self._latency: dict[tuple[tuple[tuple[int, int], ...], int], float] = {}
 
     @property
@@ -74,9 +75,10 @@ class ProfiledChoices:
     def prepare(self) -> None:
         """Plan for every power of two now: milliseconds each on many cores, better not spent in a loop."""
         batch = 1
-        while batch <= self._max_batch:
+        while batch < self._max_batch:
             self.best(batch)
             batch *= 2
+        self.best(self._max_batch)
 
     def best(self, batch: int) -> Plan:
         """Return the plan of least latency, its executions as small as they may be without losing 2 %."""
@@ -87,9 +89,11 @@ class ProfiledChoices:
 
     def rebatched(self, plan: Plan, batch: int) -> Plan | None:
         """Return the same instances, each with its share of the batch and at least 1 item."""
-        found = self._optimizer.spread(
-            (i.threads for i in plan.instances), self._cores, max(batch, len(plan.instances))
-        )
+        threads = tuple(i.threads for i in plan.instances)
+        key = (threads, max(batch, len(threads)))
+        if key not in self._spreads:
+            self._spreads[key] = self._optimizer.spread(threads, self._cores, key[1])
+        found = self._spreads[key]
         return None if found is None else _placed_like(plan, found)
 
     def latency_ms(self, plan: Plan, batch: int) -> float:

@@ -71,7 +71,7 @@ class Controller:
         self.log: deque[Entry] = deque(maxlen=log_entries)
         self.switches = self.rebatches = self.failures = 0
         self._choices = choices
-        self._load = RecentLoad(self.estimator_rules, self.estimator)
+        self._load = RecentLoad(self.estimator_rules, self.estimator, now_s=now_s)
         self._switching: Decision | None = None
         self._asked: _Asked | None = None
         self._looks_again = False

@@ -27,8 +27,6 @@ class Reason(StrEnum):
     NO_LOAD = "no_load"
     FITS = "fits"
     """The plan is the one that is wanted, or was made for this batch."""
-    UNSETTLED = "unsettled"
-    """The load is still changing."""
     SMALL_GAIN = "small_gain"
     NO_PAYBACK = "no_payback"
     DWELL = "dwell"

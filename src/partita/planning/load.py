@@ -72,15 +72,20 @@ class DepthMeter:
 class RecentLoad:
     """The samples of one model that still count: the estimator's window, and those since a comparison."""
 
-    def __init__(self, rules: EstimatorRules, estimator: BatchSizeEstimator) -> None:
+    def __init__(self, rules: EstimatorRules, estimator: BatchSizeEstimator, *, now_s: float) -> None:
         self._rules = rules
         self._estimator = estimator
+        self._latest_s = now_s
         self._window: deque[Sample] = deque(maxlen=max(rules.window, 2))
+        self._seconds: deque[float] = deque(maxlen=self._window.maxlen)
+        """How long each sample in the window lasted: a busy caller may be late."""
         self._since: deque[Sample] = deque(maxlen=PATIENCE_INTERVALS * rules.samples)
 
     def add(self, sample: Sample) -> None:
         """Take the newest sample."""
         self._window.append(sample)
+        self._seconds.append(sample.now_s - self._latest_s)
+        self._latest_s = sample.now_s
         self._since.append(sample)
 
     def compared(self) -> None:
@@ -95,7 +100,7 @@ class RecentLoad:
     @property
     def newest_rate(self) -> float:
         """Items per second in the newest sample alone."""
-        return self._window[-1].arrived / self._rules.sample_s if self._window else 0.0
+        return _rate(self._window[-1].arrived, self._seconds[-1]) if self._window else 0.0
 
     @property
     def has_patience(self) -> bool:
@@ -108,11 +113,10 @@ class RecentLoad:
         batches = sum(s.batches for s in since)
         timeouts = sum(s.timeouts for s in since) / batches if batches >= MIN_BATCHES else 0.0
         delay_s = _mean(sum(s.queued_s for s in since), sum(s.dispatched for s in since))
-        seconds = self._rules.sample_s * len(window)
         return Seen(
             batch=self._estimator.batch,
             depth=self._estimator.depth or 0.0,
-            rate=sum(s.arrived for s in window) / seconds if window else 0.0,
+            rate=_rate(sum(s.arrived for s in window), sum(self._seconds)),
             trigger=self._trigger(plan, timeouts, delay_s),
             timeout_share=timeouts,
             together=_together(plan, since),
@@ -137,6 +141,10 @@ class RecentLoad:
         half = len(arrived) // 2
         older, newer = sum(arrived[:half]), sum(arrived[len(arrived) - half :])
         return abs(older - newer) <= CHANCE * sqrt(older + newer) + NEAR * (older + newer)
+
+
+def _rate(items: int, seconds: float) -> float:
+    return items / seconds if seconds > 0.0 else 0.0
 
 
 def _mean(total: float, count: int) -> float | None:
