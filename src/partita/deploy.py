@@ -81,13 +81,16 @@ def deployment_for(
     """Plan one model, or allocate one ensemble, on these cores. Raises `InvalidInput` or `NoFeasiblePlan`."""
     if source.ensemble is not None:
         return ensemble_deployment(source, limits_of(source, server), topology, cores)
-    plan = plan_for(source, topology, cores, profiler)
+    profile = None if source.settings.instances else profiler(source, cores)
+    plan = plan_for(source, topology, cores, profile)
     return Deployment(
         name=source.name,
         version=source.version,
         launch=suited(launch_of(source), plan),
         settings=limits_of(source, server),
         plan=plan,
+        cores=cores,
+        profile=profile if profile is not None and profile.points else None,
     )
 
 
@@ -117,22 +120,29 @@ def _divide(cores: tuple[int, ...], models: int) -> list[tuple[int, ...]]:
     return shares
 
 
-def plan_for(source: ModelSource, topology: Topology, cores: tuple[int, ...], profiler: Profiler) -> Plan:
+def plan_for(
+    source: ModelSource, topology: Topology, cores: tuple[int, ...], profile: Profile | None
+) -> Plan:
     """Return the placed plan of one model: by hand, else from a profile, else the safe one."""
     settings = source.settings
     if settings.instances:
         return place(_by_hand(settings.instances, source, topology, cores), topology, cores=cores)
-    profile = profiler(source, cores)
     if profile is None or not profile.points:
         return place(safe_plan(len(cores), source.max_batch), topology, cores=cores)
-    optimizer = Optimizer(
-        profile, sockets=tuple(map(len, topology.by_socket(cores))), max_instance_batch=source.max_batch
-    )
+    optimizer = optimizer_for(profile, topology, cores, source.max_batch)
     if settings.batch is not None:
         plan = optimizer.plan(len(cores), settings.batch)
     else:
         plan = optimizer.robust(len(cores), source.max_batch)
     return place(plan, topology, cores=cores)
+
+
+def optimizer_for(
+    profile: Profile, topology: Topology, cores: tuple[int, ...], max_instance_batch: int
+) -> Optimizer:
+    """Return what chooses among the plans of a model on these cores."""
+    sockets = tuple(map(len, topology.by_socket(cores)))
+    return Optimizer(profile, sockets=sockets, max_instance_batch=max_instance_batch)
 
 
 def safe_plan(cores: int, max_batch: int) -> Plan:

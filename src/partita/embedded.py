@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from partita.catalogue import Catalogue
 from partita.core.errors import InvalidRequest, PartitaError, RequestError
+from partita.core.plan import Plan
 from partita.core.tensors import DataType, Signature
 from partita.deploy import deployments
 from partita.engine.request import Buffer, Request, Shapes, missing_members
@@ -26,6 +27,7 @@ from partita.protocols.oip.documents import InferRequest, InputParameters, Input
 from partita.protocols.oip.inference import split_items
 from partita.protocols.oip.templates import Template, make_template
 from partita.protocols.oip.tensors import elements
+from partita.protocols.plans import InstancesAsked, unplaced
 from partita.settings import ServerSettings, Settings
 from partita.sources import ModelSource, find_all
 from partita.system.cpus import read_topology
@@ -138,6 +140,21 @@ class Server:
             if source.name == model and source.ensemble is not None:
                 return source.ensemble.segment
         return None
+
+    def switch(self, model: str, *instances: tuple[int, int, int]) -> str:
+        """Change a model's plan to these ⟨i, t, b⟩ while it serves; returns when new batches go to it.
+
+        ``server.switch("resnet", (4, 2, 8))`` asks for 4 instances of 2 cores and 8 items each. No request is
+        lost. Returns the plan in force. Raises `InvalidInput`, `NoFeasiblePlan` or `SwitchFailed`, and the
+        old plan then goes on.
+        """
+        plan = unplaced([InstancesAsked(threads=t, batch=b, count=i) for i, t, b in instances])
+        return self._call(self._switch(model, plan))
+
+    async def _switch(self, model: str, plan: Plan) -> str:
+        switch = self.head.adaptation.switch(model, plan, "asked for in Python")
+        await switch.until_accepting()
+        return str(switch.plan)
 
     # --- asking -----------------------------------------------------------------------------------
 

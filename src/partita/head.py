@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from partita.adaptation import Adaptation
 from partita.catalogue import Catalogue
 from partita.core.profile import Profile
 from partita.engine.engine import Deployment, Engine
@@ -30,6 +31,8 @@ class Head:
     """What must be shown by whoever changes the server."""
     catalogue: Catalogue | None = None
     """Where models are found when they are to be loaded later; None = nowhere."""
+    adaptation: Adaptation = field(init=False)
+    """Plans that follow the load, or a user's word."""
     _ports: Ports = field(init=False)
 
     def __post_init__(self) -> None:
@@ -37,7 +40,10 @@ class Head:
         catalogue = self.catalogue or Catalogue(paths=(), settings=Settings(server=self.settings))
         self.repository = DiskRepository(self.engine, catalogue, _kept_profile, self.loop)
         self.access = self._access()
-        self._ports = Ports(self.settings, self.engine, self.repository, self.access, self.loop)
+        self.adaptation = Adaptation(self.engine, self.loop, adapts=self.settings.adapt)
+        self._ports = Ports(
+            self.settings, self.engine, self.repository, self.access, self.adaptation, self.loop
+        )
 
     @property
     def ports(self) -> dict[str, Address]:
@@ -60,6 +66,7 @@ class Head:
         for deployment in deployments:
             self.engine.add(deployment)
         await self.engine.until_ready()
+        self.adaptation.start()
 
     def _access(self) -> Access:
         settings = self.settings
@@ -74,6 +81,7 @@ class Head:
     async def stop(self, grace_s: float) -> None:
         """Refuse new work, answer what was accepted, end the workers, close the ports."""
         self._ports.drain()
+        await self.adaptation.stop()
         await self.repository.close()
         await self.engine.stop(grace_s)
         await self._ports.close()

@@ -20,6 +20,7 @@ from partita.protocols.metrics import metrics_route
 from partita.protocols.oip.application import Application
 from partita.protocols.oip.inference import Inference
 from partita.protocols.oip.repository_routes import RepositoryRoutes
+from partita.protocols.plans import PlanRoutes, Plans
 from partita.protocols.repository import Repository
 from partita.protocols.torchserve.direct import DirectPredictions
 from partita.protocols.torchserve.inference import TorchServeInference, is_inference_path
@@ -51,6 +52,7 @@ class Ports:
         engine: Engine,
         repository: Repository,
         access: Access,
+        plans: Plans,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.addresses: dict[str, Address] = {}
@@ -58,6 +60,7 @@ class Ports:
         self._settings = settings
         self._engine = engine
         self._repository = repository
+        self._plans = plans
         self._access = access if settings.management is not None else None
         self._loop = loop
         registered: dict[str, Registered] = {}
@@ -93,7 +96,8 @@ class Ports:
         if settings.management is not None:
             assert self._access is not None
             torchserve = TorchServeManagement(self._operations, self._access).application()
-            ours = management_application(repository.routes())
+            plans = PlanRoutes(self._plans, self._access)
+            ours = management_application((*repository.routes(), *plans.routes()))
             management = self._bridge(either(torchserve, ours, is_management_path))
             await self._listen("management", settings.management, management)
         if settings.metrics is not None:

@@ -137,7 +137,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Profile a model that has no profile yet: before serving, or never (a safe plan then)."""
     tune_budget_s: Duration = 30.0
     """Longest that such a profile may take, for each model."""
-    adapt: bool = False
+    adapt: bool = True
+    """Change plans as the load changes, of models that have a profile."""
     policy: PolicyName = "eager"
     drain_s: Wait = 30.0
     """How long requests in hand may take to finish after SIGTERM."""
@@ -190,8 +191,6 @@ def check_build(settings: Settings) -> None:
     server = settings.server
     if server.grpc is not None and importlib.util.find_spec("grpc") is None:
         raise MissingExtra(GRPC_EXTRA)
-    if server.adapt:
-        raise InvalidInput("[server] adapt: this build does not adapt to the load yet; use adapt = false")
     if server.tune == "background":
         raise InvalidInput(
             '[server] tune = "background": this build does not tune beside the traffic yet; '

@@ -178,7 +178,6 @@ def test_the_command_line_is_above_all() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"adapt": True}, "adapt"),
         ({"tune": "background"}, "background|beside"),
     ],
 )

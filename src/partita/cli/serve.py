@@ -59,7 +59,7 @@ from partita.sources import ModelSource, find_all
 @click.option(
     "--tune-budget", "tune_budget_s", type=float, metavar="SECONDS", help="Longest that this may take."
 )
-@click.option("--adapt/--no-adapt", default=None, help="Follow the load; not in this build yet.")
+@click.option("--adapt/--no-adapt", default=None, help="Change plans as the load changes. [default: adapt]")
 @click.option(
     "--plan",
     "plan_file",

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partita.core.plan import InstanceSpec, Plan
+from partita.core.profile import Profile
 from partita.engine.ensemble_signature import MemberRole
 from partita.engine.instance import ModelLaunch
 from partita.engine.service import ServiceSettings
@@ -18,6 +19,10 @@ class Deployment:
     launch: ModelLaunch
     settings: ServiceSettings
     plan: Plan
+    cores: tuple[int, ...] = ()
+    """What other plans may use; empty = only what this one does."""
+    profile: Profile | None = None
+    """What the plan was made from, and others can be; None = without a profile, or by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from partita.core.clock import Clock
 from partita.core.errors import InvalidInput, ModelNotFound
@@ -43,6 +44,7 @@ class Engine:
         """Services that are being started, or finish what they have taken before they were replaced."""
         self._ended: dict[tuple[str, str], Statistics] = {}
         """What services have counted that are gone, by name and version."""
+        self._deployments: WeakKeyDictionary[Service, Deployment] = WeakKeyDictionary()
         self._loop = loop
         self._clock = clock or SystemClock()
         self._rules = restart_rules or RestartRules()
@@ -70,6 +72,7 @@ class Engine:
             clock=self._clock,
         )
         self._unpublished.add(service)
+        self._deployments[service] = deployment
         service.start(plan, self._numbers)
         return service
 
@@ -123,6 +126,10 @@ class Engine:
             self._unpublished.discard(service)
             if _was_asked(service):
                 self._ended.setdefault((service.name, service.version), Statistics()).add(service.statistics)
+
+    def deployment(self, service: Service) -> Deployment:
+        """Return what a service was started with."""
+        return self._deployments[service]
 
     async def remove(self, name: str, grace_s: float) -> None:
         """Serve a name no longer, and wait until its service has ended. Raises `ModelNotFound`."""

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from partita.core.clock import Clock
 from partita.core.errors import SwitchFailed
@@ -70,6 +70,23 @@ class Switch:
     outcome: Outcome = Outcome.UNDER_WAY
     failure: str = ""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON values; times are milliseconds from when it was asked for."""
+        return {
+            "time": round(self.asked_wall_s, 3),
+            "plan": str(self.plan),
+            "before": str(self.before),
+            "reason": self.reason,
+            "outcome": self.outcome.value,
+            "failure": self.failure,
+            "loads": self.loads,
+            "accepting_ms": self._after_ms(self.accepting_s),
+            "finished_ms": self._after_ms(self.finished_s),
+        }
+
+    def _after_ms(self, at_s: float | None) -> float | None:
+        return None if at_s is None else round(1000 * (at_s - self.asked_s), 1)
 
     async def until_accepting(self) -> None:
         """Wait until new batches go to the new plan; raises `SwitchFailed` if they never will."""

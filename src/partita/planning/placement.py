@@ -57,6 +57,30 @@ def place(
     return replace(plan, instances=(*given, *placed))
 
 
+def place_beside(
+    plan: Plan, standing: Iterable[InstanceSpec], topology: Topology, *, cores: Sequence[int] | None = None
+) -> Plan:
+    """Place a plan so that as many as possible of the standing instances are part of it, cores and all.
+
+    Their workers then serve on. Where the rest would not fit beside them, everything is placed anew. Errors
+    are those of `place`.
+    """
+    free = [spec for spec in standing if spec.cores]
+    instances: list[InstanceSpec] = []
+    for wanted in plan.instances:
+        like = [spec for spec in free if spec.threads == wanted.threads] if not wanted.cores else []
+        if like:
+            free.remove(like[0])
+            instances.append(wanted.placed(like[0].cores, like[0].affinity))
+        else:
+            instances.append(wanted)
+    try:
+        kept = replace(plan, instances=tuple(instances))
+        return place(kept, topology, cores=cores, across_sockets=False)
+    except (InvalidInput, NoFeasiblePlan):
+        return place(plan, topology, cores=cores)
+
+
 def _affinity(
     instance: InstanceSpec, cpus: tuple[int, ...], plan: Plan, sockets: Iterable[Sequence[int]]
 ) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from partita.engine.engine import Engine
 from partita.engine.service import Service
 from partita.engine.statistics import LATENCY_BOUNDS_S, Statistics
+from partita.machines.handover import Stage
 from partita.protocols.http.listener import Listener
 from partita.protocols.torchserve.metrics import TorchServeCollector
 
@@ -112,6 +113,23 @@ def _gauges(services: list[Service]) -> Iterable[Metric]:
                 labels = (*key, str(spec.threads), str(spec.batch), str(spec.micro_batch))
                 plan.add_metric(labels, count)
     yield from (queued, flight, ready, plan, restarts)
+    yield from _switches(services)
+
+
+def _switches(services: list[Service]) -> Iterable[Metric]:
+    switches = CounterMetricFamily(
+        "partita_plan_switches", "Changes of plan, by what became of them.", labels=(*_LABELS, "outcome")
+    )
+    asleep = GaugeMetricFamily("partita_warm_instances", "Instances loaded and asleep.", labels=_LABELS)
+    for service in services:
+        switcher = service.member.switcher
+        if switcher is not None:
+            counts = switcher.handover.counts
+            outcomes = {"accepted": counts.accepted, "failed": counts.failed, "superseded": counts.superseded}
+            for outcome, value in outcomes.items():
+                switches.add_metric((*_key(service), outcome), value)
+            asleep.add_metric(_key(service), len(switcher.handover.numbers(Stage.ASLEEP)))
+    yield from (switches, asleep)
 
 
 def _latency(of: Counts) -> Metric:

@@ -1,0 +1,248 @@
+"""Plans that follow the load: one controller beside every model that has a profile, and switches by hand."""
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from partita.core.errors import InvalidInput, PartitaError
+from partita.core.plan import Plan
+from partita.deploy import optimizer_for
+from partita.engine.engine import Deployment, Engine
+from partita.engine.service import Service
+from partita.engine.switching import Outcome, Switch
+from partita.machines.dispatcher import Policy
+from partita.planning.choices import ProfiledChoices
+from partita.planning.controller import Controller
+from partita.planning.decisions import Action, Decision
+from partita.planning.estimator import EstimatorRules
+from partita.planning.load import Sample
+from partita.planning.placement import place_beside
+from partita.planning.switching import SwitchRules
+from partita.system.clock import SystemClock
+from partita.system.cpus import read_topology
+
+log = logging.getLogger("partita")
+
+LOOK_S = 0.5
+"""How often services are looked for that have no controller yet."""
+PEEK_S = 0.05
+"""How often the depth is looked at between two samples, where there is any load."""
+MOST_BATCH = 256
+"""Largest aggregate batch that plans are made for, for each core."""
+
+
+class Adapter:
+    """Feeds one model's controller with samples of its load, and carries out what it decides."""
+
+    def __init__(self, service: Service, controller: Controller, loop: asyncio.AbstractEventLoop) -> None:
+        self.controller = controller
+        self._service = service
+        self._loop = loop
+        self._now_s = SystemClock().now_s
+        self._depths: list[int] = []
+        self._before = self._counters()
+        self._sampled_s = self._now_s()
+        self._switch: Switch | None = None
+        self._timer = loop.call_later(PEEK_S, self._peek)
+
+    def stop(self) -> None:
+        """Decide nothing any more."""
+        self._timer.cancel()
+
+    def _depth(self) -> int:
+        dispatcher = self._service.member.dispatcher
+        return dispatcher.queue.items + dispatcher.running_items
+
+    def _counters(self) -> dict[str, float]:
+        counts = self._service.statistics
+        return {
+            "items": counts.answered_items,
+            "depth": self._depth(),
+            "batches": counts.executions,
+            "batch_items": sum(size * one.executions for size, one in counts.by_batch.items()),
+            "answered": counts.answered,
+            "queued_s": counts.queue_ns / 1e9,
+            "latency_s": counts.latencies.sum_s,
+        }
+
+    def _peek(self) -> None:
+        is_idle = not self._depth() and self._before["items"] == self._service.statistics.answered_items
+        self._timer = self._loop.call_later(self.controller.sample_s if is_idle else PEEK_S, self._peek)
+        self._depths.append(self._depth())
+        now_s = self._now_s()
+        if now_s - self._sampled_s >= self.controller.sample_s:
+            self._sampled_s = now_s
+            self._sample(now_s)
+
+    def _sample(self, now_s: float) -> None:
+        after = self._counters()
+        since = {name: value - self._before[name] for name, value in after.items()}
+        self._before = after
+        depth = sum(self._depths) / len(self._depths)
+        self._depths.clear()
+        self._report(now_s)
+        self.controller.observe(
+            Sample(
+                now_s=now_s,
+                depth=depth,
+                arrived=max(0, int(since["items"] + since["depth"])),
+                batches=int(since["batches"]),
+                batch_items=int(since["batch_items"]),
+                dispatched=int(since["answered"]),
+                queued_s=since["queued_s"],
+                answered=int(since["answered"]),
+                latency_s=since["latency_s"],
+            )
+        )
+        if self._switch is None and not self._follows_others():
+            return
+        decision = self.controller.decide(now_s)
+        if decision is not None and decision.target is not None:
+            self._carry_out(decision, decision.target)
+
+    def _follows_others(self) -> bool:
+        """Take note of a plan that somebody else has asked for; False while that is under way."""
+        switcher, plan = self._service.member.switcher, self._service.plan
+        if switcher is None or plan is None or not switcher.handover.is_accepting:
+            return False
+        if self.controller.plan is not plan:
+            self.controller.plan = plan
+        return True
+
+    def _carry_out(self, decision: Decision, target: Plan) -> None:
+        log.info("%s: %s (%s): %s", self._service.name, decision.action, decision.reason, decision.text)
+        switch = self._service.switch(target, reason=f"{decision.reason}: {decision.text}")
+        if decision.action is Action.SWITCH:
+            self._switch = switch
+
+    def _report(self, now_s: float) -> None:
+        """Tell the controller what became of its switch."""
+        switch = self._switch
+        if switch is None or switch.outcome is Outcome.UNDER_WAY:
+            return
+        self._switch = None
+        if switch.outcome in (Outcome.ACCEPTING, Outcome.FINISHED):
+            assert switch.accepting_s is not None
+            self.controller.switched(now_s, cost_s=switch.accepting_s - switch.asked_s)
+        else:
+            self.controller.switch_failed(now_s, switch.failure)
+
+
+class Adaptation:
+    """All adapters of one head, and the door for whoever changes a plan by hand."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        adapts: bool,
+        estimator: EstimatorRules | None = None,
+        switching: SwitchRules | None = None,
+    ) -> None:
+        self._estimator = estimator or EstimatorRules()
+        self._switching = switching
+        self._engine = engine
+        self._loop = loop
+        self._adapts = adapts
+        self._topology = read_topology()
+        self._adapters: dict[Service, Adapter] = {}
+        self._preparing: dict[Service, asyncio.Task[None]] = {}
+        self._planner: ThreadPoolExecutor | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Look after every model that is served from now on."""
+        if self._adapts and self._timer is None:
+            self._planner = ThreadPoolExecutor(1, thread_name_prefix="partita-planner")
+            self._look()
+
+    async def stop(self) -> None:
+        """Leave all plans as they are."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for adapter in self._adapters.values():
+            adapter.stop()
+        self._adapters.clear()
+        for task in self._preparing.values():
+            task.cancel()
+        await asyncio.gather(*self._preparing.values(), return_exceptions=True)
+        if self._planner is not None:
+            await self._loop.run_in_executor(None, self._planner.shutdown)
+            self._planner = None
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(LOOK_S, self._look)
+        served = {service for service in self._engine.services.values() if service.is_ready}
+        for service in self._adapters.keys() - set(self._engine.services.values()):
+            self._adapters.pop(service).stop()
+        for service in served - self._adapters.keys() - self._preparing.keys():
+            deployment = self._engine.deployment(service)
+            if deployment.profile is not None and service.member.switcher is not None:
+                self._preparing[service] = asyncio.ensure_future(self._prepare(service, deployment))
+
+    async def _prepare(self, service: Service, deployment: Deployment) -> None:
+        """Make all plans that may be wanted, off the loop; then follow the load."""
+        try:
+            choices = self._choices(service, deployment)
+            await self._loop.run_in_executor(self._planner, choices.prepare)
+            assert service.plan is not None
+            controller = Controller(
+                choices,
+                service.plan,
+                now_s=SystemClock().now_s(),
+                estimator=replace(self._estimator, max_batch=choices.max_batch),
+                switching=self._switching,
+            )
+            self._adapters[service] = Adapter(service, controller, self._loop)
+        except PartitaError as error:
+            log.warning("%s: its plan does not follow the load: %s", service.name, error)
+            return
+        del self._preparing[service]
+
+    def _choices(self, service: Service, deployment: Deployment) -> ProfiledChoices:
+        cores = deployment.cores
+        assert deployment.profile is not None
+        largest = max(i.batch for i in deployment.plan.instances)
+        most = min(MOST_BATCH, max(largest, *(batch for _, batch in deployment.profile.points)))
+        standing = deployment.plan.instances
+        return ProfiledChoices(
+            optimizer_for(deployment.profile, self._topology, cores, most),
+            cores=len(cores),
+            max_batch=most * len(cores),
+            place=lambda plan: place_beside(plan, standing, self._topology, cores=cores),
+            together=service.settings.rules.policy is Policy.AGGREGATE,
+        )
+
+    # --- by hand ----------------------------------------------------------------------------------
+
+    def plan(self, model: str) -> Plan:
+        """Return the plan in force. Raises `ModelNotFound`."""
+        plan = self._engine.service(model).plan
+        assert plan is not None
+        return plan
+
+    def decisions(self, model: str) -> list[dict[str, Any]]:
+        """Return the controller's log, oldest first; empty where nothing adapts."""
+        adapter = self._adapters.get(self._engine.service(model))
+        return [] if adapter is None else [entry.document() for entry in adapter.controller.log]
+
+    def switches(self, model: str) -> list[dict[str, Any]]:
+        """Return the latest switches, oldest first."""
+        switcher = self._engine.service(model).member.switcher
+        return [] if switcher is None else [switch.document() for switch in switcher.switches]
+
+    def switch(self, model: str, plan: Plan, reason: str) -> Switch:
+        """Place a plan and switch to it. Raises `InvalidInput`, `NoFeasiblePlan` or `SwitchFailed`."""
+        service = self._engine.service(model)
+        deployment = self._engine.deployment(service)
+        now = self.plan(model)
+        cores = deployment.cores or tuple(sorted({core for i in now.instances for core in i.cores}))
+        if cores:
+            plan = place_beside(plan, now.instances, self._topology, cores=cores)
+        elif sum(i.threads for i in plan.instances) > now.cores:
+            raise InvalidInput(f"plan {plan} needs more cores than the {now.cores} that the model has")
+        return service.switch(plan, reason=reason)

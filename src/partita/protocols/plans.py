@@ -1,0 +1,114 @@
+"""The plan of each model, what was decided about it and why; and changing it, behind the token."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Protocol
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from partita.core.errors import InvalidInput, InvalidRequest, ModelUnavailable, SwitchFailed
+from partita.core.plan import InstanceSpec, Plan
+from partita.engine.switching import Switch
+from partita.protocols.access import Access
+
+Positive = Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
+
+
+class InstancesAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Some equal instances of a plan that a client asks for."""
+
+    threads: Positive
+    batch: Positive
+    count: Positive = 1
+    micro_batch: Positive | None = None
+
+
+class PlanAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A plan that a client asks for."""
+
+    instances: tuple[InstancesAsked, ...]
+
+
+class Plans(Protocol):
+    """What is behind the routes."""
+
+    def plan(self, model: str) -> Plan:
+        """Return the plan in force. Raises `ModelNotFound`."""
+
+    def decisions(self, model: str) -> list[dict[str, Any]]:
+        """Return the controller's log, oldest first; empty where nothing adapts."""
+
+    def switches(self, model: str) -> list[dict[str, Any]]:
+        """Return the latest switches, oldest first."""
+
+    def switch(self, model: str, plan: Plan, reason: str) -> Switch:
+        """Place a plan and switch to it. Raises `InvalidInput`, `NoFeasiblePlan` or `SwitchFailed`."""
+
+
+class PlanRoutes:
+    """``/v2/models/NAME/plan``: seen by everybody who reaches the port, changed with a token."""
+
+    def __init__(self, plans: Plans, access: Access) -> None:
+        self._plans = plans
+        self._access = access
+
+    def routes(self) -> list[Route]:
+        """Return them."""
+        path = "/v2/models/{model}/plan"
+        return [Route(path, self.show, methods=["GET"]), Route(path, self.change, methods=["POST"])]
+
+    async def show(self, request: Request) -> Response:
+        """The plan in force, its switches and the decisions behind them."""
+        model = request.path_params["model"]
+        return _json(self._document(model))
+
+    async def change(self, request: Request) -> Response:
+        """Switch to another plan, and answer when it is in force."""
+        self._access.check(request.headers.get("authorization"), request.headers.get("host"))
+        try:
+            asked = msgspec.json.decode(await request.body(), type=PlanAsked)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InvalidRequest(f"the body is not a plan: {error}") from None
+        model = request.path_params["model"]
+        try:
+            switch = self._plans.switch(model, unplaced(asked.instances), "asked for by an operator")
+            await switch.until_accepting()
+        except InvalidInput as error:
+            raise InvalidRequest(str(error)) from None
+        except SwitchFailed as error:
+            raise ModelUnavailable(str(error)) from None
+        return _json(self._document(model))
+
+    def _document(self, model: str) -> dict[str, Any]:
+        plan = self._plans.plan(model)
+        return {
+            "model": model,
+            "plan": str(plan),
+            "instances": [
+                {"threads": i.threads, "batch": i.batch, "micro_batch": i.micro_batch, "cores": list(i.cores)}
+                for i in plan.instances
+            ],
+            "switches": self._plans.switches(model),
+            "decisions": self._plans.decisions(model),
+        }
+
+
+def unplaced(groups: Sequence[InstancesAsked]) -> Plan:
+    """Return these instances as a plan whose cores are still to be assigned."""
+    specs: list[InstanceSpec] = []
+    for group in groups:
+        r = min(group.micro_batch or group.batch, group.batch)
+        full, rest = divmod(group.batch, r)
+        executions = (r,) * full + ((rest,) if rest else ())
+        specs += [InstanceSpec(threads=group.threads, batch=group.batch, executions=executions)] * group.count
+    if not specs:
+        raise InvalidInput("a plan needs at least one instance")
+    return Plan(
+        instances=tuple(specs), cores=sum(s.threads for s in specs), batch=sum(s.batch for s in specs)
+    )
+
+
+def _json(document: object) -> Response:
+    return Response(msgspec.json.encode(document), media_type="application/json")
