@@ -42,6 +42,7 @@ ENTRIES = (
     Entry(name="http_resnet"),
     Entry(name="regret"),
     Entry(name="chaos"),
+    Entry(name="switches"),
     Entry(name="spinning"),
 )
 

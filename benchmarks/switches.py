@@ -1,0 +1,398 @@
+"""Change plans under load, and hold what clients see to the bars: ``python -m benchmarks.switches``.
+
+The real engine with real workers, asked in its own process at a constant rate, so that latencies are those of
+the engine and not of a protocol. Every answer is checked where the model makes that possible.
+"""
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvloop
+
+from benchmarks.figures import Figure, options, report
+from benchmarks.models import model_path
+from partita.core.errors import RequestError
+from partita.core.plan import InstanceSpec, Plan
+from partita.engine.deployment import Deployment
+from partita.engine.engine import Engine
+from partita.engine.instance import ModelLaunch
+from partita.engine.request import Buffer, Layout, Request, Shapes
+from partita.engine.service import Service, ServiceSettings, ServiceState
+from partita.engine.switching import Switch
+from partita.machines.dispatcher import BatchingRules
+from partita.machines.handover import Stage
+from partita.system.memory import resident_bytes
+
+CORES = sorted(os.sched_getaffinity(0))
+MIB = 1 << 20
+
+BUSY = """
+import time
+import numpy as np
+
+class Busy:
+    inputs = {"x": {"shape": [-1, 2], "datatype": "INT64"}}
+    outputs = {"y": {"shape": [-1, 2], "datatype": "INT64"}}
+
+    def infer(self, batch):
+        until = time.perf_counter() + SECONDS * len(batch["x"])
+        y = 3 * batch["x"] + 1
+        while time.perf_counter() < until:
+            pass
+        return {"y": y}
+"""
+SLEEPS = BUSY.replace('SECONDS * len(batch["x"])', "SECONDS").replace("pass", "time.sleep(0.001)")
+CRASHES = """
+import os
+
+class Busy:
+    inputs = {"x": {"shape": [-1, 2], "datatype": "INT64"}}
+
+    def load(self, context):
+        os._exit(9)
+
+    def infer(self, batch):
+        return batch
+"""
+
+
+class Client:
+    """Asks at a constant rate, whatever comes back, and notes when each request was due and what it took."""
+
+    def __init__(self, service: Service, item: np.ndarray[Any, Any], *, numbered: bool = False) -> None:
+        self._service = service
+        self._item = item
+        self._numbered = numbered
+        self._layout = Layout("switches", (item.nbytes,))
+        self._next = 1
+        self.answers: list[tuple[float, float]] = []
+        """(due, latency), seconds."""
+        self.refused = self.failed = self.mixed_up = 0
+
+    def ask(self, due_s: float) -> None:
+        item = self._item
+        if self._numbered:
+            item = np.array([[self._next, -self._next]], np.int64)
+            self._next += 1
+        try:
+            self._service.submit([item.tobytes()], 1, self._layout, _Sink(self, item, due_s))
+        except RequestError:
+            self.refused += 1
+
+    async def run(self, rate: float, seconds: float) -> None:
+        """Ask at this rate for so long, then wait for what is still to come."""
+        began, asked = time.monotonic(), 0
+        while (now := time.monotonic()) < began + seconds:
+            while (due := began + asked / rate) <= now:
+                self.ask(due)
+                asked += 1
+            await asyncio.sleep(max(0.0005, began + asked / rate - time.monotonic()))
+        while self._service.statistics.in_flight():
+            await asyncio.sleep(0.005)
+
+    def p99_ms(self, from_s: float, until_s: float) -> float:
+        return float(
+            np.percentile([1000 * took for due, took in self.answers if from_s <= due < until_s], 99)
+        )
+
+    @property
+    def lost(self) -> int:
+        return self.failed + self.mixed_up + self.refused
+
+
+class _Sink:
+    def __init__(self, client: Client, item: np.ndarray[Any, Any], due_s: float) -> None:
+        self._client, self._item, self._due_s = client, item, due_s
+
+    def answered(self, request: Request, outputs: Sequence[Buffer], shapes: Shapes) -> None:  # noqa: ARG002
+        client = self._client
+        client.answers.append((self._due_s, time.monotonic() - self._due_s))
+        if client._numbered and bytes(outputs[0]) != (3 * self._item + 1).tobytes():
+            client.mixed_up += 1
+
+    def failed(self, request: Request, error: RequestError) -> None:  # noqa: ARG002
+        self._client.failed += 1
+
+
+def plan(*cores: tuple[int, ...], batch: int = 1) -> Plan:
+    specs = tuple(InstanceSpec(threads=len(c), batch=batch, cores=c) for c in cores)
+    return Plan(instances=specs, cores=len(CORES), batch=batch * len(cores))
+
+
+FIRST, LAST = CORES[0], CORES[-1]
+FAT, THIN = plan((FIRST, LAST)), plan((FIRST,), (LAST,))
+
+
+@asynccontextmanager
+async def serving(
+    launch: ModelLaunch, first: Plan, *, queue: int = 1024, deadline_s: float | None = None
+) -> AsyncIterator[tuple[Engine, Service]]:
+    engine = Engine(asyncio.get_running_loop())
+    settings = ServiceSettings(rules=BatchingRules(max_queue_items=queue), deadline_s=deadline_s)
+    try:
+        service = engine.add(
+            Deployment(name=launch.name, version="1", launch=launch, settings=settings, plan=first)
+        )
+        await service.until_ready()
+        yield engine, service
+        engine.check()
+    finally:
+        await engine.stop(10.0)
+
+
+def python(folder: Path, source: str, seconds: float, name: str = "busy") -> ModelLaunch:
+    file = folder / f"{name}.py"
+    file.write_text(f"SECONDS = {seconds}\n{source}")
+    return ModelLaunch(name=name, path=f"{file}:Busy", runtime="python")
+
+
+def resnet() -> ModelLaunch:
+    return ModelLaunch(name="resnet50", path=str(model_path("resnet50")), runtime="onnxruntime")
+
+
+async def capacity(service: Service, client: Client, seconds: float) -> float:
+    """Return the answers per second with a few requests always waiting."""
+    begun, before = time.monotonic(), len(client.answers)
+    while time.monotonic() < begun + seconds:
+        while service.statistics.in_flight() < 4:
+            client.ask(time.monotonic())
+        await asyncio.sleep(0.0005)
+    done = len(client.answers) - before
+    while service.statistics.in_flight():
+        await asyncio.sleep(0.005)
+    return done / seconds
+
+
+def worker_bytes(service: Service) -> int:
+    pids = [i.pid for i in service.member.instances.values() if i.pid is not None]
+    return sum(resident_bytes(pid) or 0 for pid in [os.getpid(), *pids])
+
+
+# --- the figures ----------------------------------------------------------------------------------
+
+
+async def random_switches(folder: Path, *, quick: bool) -> list[Figure]:
+    """50 random changes of ⟨i, t, b⟩ at 70 % load."""
+    count, cost_s = (10 if quick else 50), 0.002
+    rng = np.random.default_rng(0)
+    layouts = [((FIRST, LAST),), ((FIRST,), (LAST,)), ((FIRST,),), ((LAST,),)]
+    async with serving(python(folder, BUSY, cost_s), FAT) as (engine, service):
+        seen: list[int] = []
+        lease = engine.leases.lease
+
+        def counted(instance: int) -> None:
+            lease(instance)
+            engine.leases.check()
+            seen.append(len(engine.leases.executing_cores()))
+
+        engine.leases.lease = counted  # type: ignore[method-assign]
+        client = Client(service, np.zeros((1, 2), np.int64), numbered=True)
+        before = worker_bytes(service)
+        load = asyncio.create_task(client.run(0.7 / cost_s, 3600))
+        took: list[float] = []
+        for _ in range(count):
+            target = plan(*layouts[rng.integers(len(layouts))], batch=int(rng.choice([1, 2, 4, 8])))
+            switch = service.switch(target)
+            await switch.until_finished()
+            assert switch.finished_s is not None
+            took.append(switch.finished_s - switch.asked_s)
+        await service.switch(FAT).until_finished()
+        load.cancel()
+        while service.statistics.in_flight() or len(service.member.instances) > 1:
+            await asyncio.sleep(0.01)
+        grown = (worker_bytes(service) - before) / MIB
+        answered = len(client.answers)
+    return [
+        Figure(
+            name=f"{count} random switches at 70 % load",
+            figure=f"{client.failed + client.refused} failed, {client.mixed_up} mixed up of {answered}",
+            bar="0 failed, 0 mixed up",
+            passed=client.lost == 0,
+            details={"longest_s": round(max(took), 2), "mean_s": round(float(np.mean(took)), 2)},
+        ),
+        Figure(
+            name="cores executing at once, at most",
+            figure=f"{max(seen)} of {len(CORES)}",
+            bar=f"≤ {len(CORES)}",
+            passed=max(seen) <= len(CORES),
+        ),
+        Figure(name="memory after them", figure=f"{grown:+.1f} MiB", bar="≤ +10 MiB", passed=grown <= 10),
+    ]
+
+
+async def forced(_: Path, *, quick: bool) -> list[Figure]:
+    """Cold and warm switches of a ResNet-50 at half its load."""
+    window_s = 5.0 if quick else 15.0
+    item = np.random.default_rng(0).random((1, 3, 224, 224), np.float32)
+    figures: list[Figure] = []
+    async with serving(resnet(), FAT) as (_engine, service):
+        client = Client(service, item)
+        rate = 0.5 * await capacity(service, client, window_s / 3)
+        load = asyncio.create_task(client.run(rate, 3600))
+        await asyncio.sleep(1.0)
+        for target in (THIN, FAT):
+            figures += await _cold(service, client, target, window_s)
+        switcher = service.member.switcher
+        assert switcher is not None
+        switcher.keep_warm([FAT, THIN], 1 << 40)
+        while len(switcher.handover.numbers(Stage.ASLEEP)) < 2:
+            await asyncio.sleep(0.05)
+        figures.append(await _warm(service, client))
+        load.cancel()
+    return figures
+
+
+async def _cold(service: Service, client: Client, target: Plan, window_s: float) -> list[Figure]:
+    lost = client.lost
+    from_s = time.monotonic()
+    await asyncio.sleep(window_s)
+    at_s = time.monotonic()
+    before_ms = client.p99_ms(from_s, at_s)
+    switch = service.switch(target)
+    await switch.until_finished()
+    assert switch.finished_s is not None
+    await asyncio.sleep(0.5)
+    during_ms = client.p99_ms(at_s, at_s + max(1.0, switch.finished_s - at_s))
+    took_s = switch.finished_s - switch.asked_s
+    name = f"cold switch {switch.before} → {target}"
+    ratio = during_ms / before_ms
+    return [
+        Figure(name=name, figure=f"{took_s:.2f} s", bar="≤ 3 s", passed=took_s <= 3.0),
+        Figure(
+            name="  p99 during it ÷ before it",
+            figure=f"{ratio:.2f} ({during_ms:.0f} ÷ {before_ms:.0f} ms), {client.lost - lost} failed",
+            bar="≤ 1.5, 0 failed",
+            passed=ratio <= 1.5 and client.lost == lost,
+        ),
+    ]
+
+
+async def _warm(service: Service, client: Client) -> Figure:
+    lost, times = client.lost, []
+    for target in (THIN, FAT) * 5:
+        await asyncio.sleep(0.3)
+        began = time.monotonic()
+        switch: Switch = service.switch(target)
+        await switch.until_accepting()
+        times.append(1000 * (time.monotonic() - began))
+        await switch.until_finished()
+    return Figure(
+        name="10 warm switches, the longest until accepting",
+        figure=f"{max(times):.2f} ms, {client.lost - lost} failed",
+        bar="≤ 50 ms, 0 failed",
+        passed=max(times) <= 50 and client.lost == lost,
+    )
+
+
+async def overload(folder: Path, *, quick: bool) -> list[Figure]:
+    """20 × the capacity of a model with a fixed service time."""
+    seconds, cost_s, batch = (5.0 if quick else 60.0), 0.02, 8
+    queue, deadline_s = 64, 1.0
+    one = plan((FIRST,), batch=batch)
+    async with serving(python(folder, SLEEPS, cost_s, "sleeps"), one, queue=queue, deadline_s=deadline_s) as (
+        _,
+        service,
+    ):
+        client = Client(service, np.zeros((1, 2), np.int64), numbered=True)
+        able = batch / cost_s
+        began = time.monotonic()
+        await client.run(20 * able, seconds)
+        goodput = len([1 for due, _ in client.answers if due < began + seconds]) / seconds
+        longest_s = max(took for _, took in client.answers)
+    return [
+        Figure(
+            name="20 × overload: goodput",
+            figure=f"{goodput / able:.0%} of capacity, {client.refused} refused, {client.failed} failed",
+            bar="≥ 90 %",
+            passed=goodput >= 0.9 * able and client.mixed_up == 0 and client.failed == 0,
+        ),
+        Figure(
+            name="  longest accepted request",
+            figure=f"{1000 * longest_s:.0f} ms",
+            bar=f"≤ {1000 * deadline_s:.0f} ms (its deadline)",
+            passed=longest_s <= deadline_s,
+        ),
+    ]
+
+
+async def crashing(folder: Path, *, quick: bool) -> list[Figure]:
+    """A model that always crashes while loading, beside a good one."""
+    seconds, cost_s = (3.0 if quick else 10.0), 0.004
+    async with serving(python(folder, BUSY, cost_s), plan((FIRST,))) as (engine, service):
+        client = Client(service, np.zeros((1, 2), np.int64), numbered=True)
+        load = asyncio.create_task(client.run(0.3 / cost_s, 3600))
+        await asyncio.sleep(0.5)
+        at_s = time.monotonic()
+        await asyncio.sleep(seconds)
+        before_ms = client.p99_ms(at_s, at_s + seconds)
+        at_s = time.monotonic()
+        bad = engine.add(
+            Deployment(
+                name="crashes",
+                version="1",
+                launch=python(folder, CRASHES, 0.0, "crashes"),
+                settings=ServiceSettings(rules=BatchingRules()),
+                plan=plan((LAST,)),
+            )
+        )
+        while bad.state is not ServiceState.FAILED and time.monotonic() < at_s + 60:
+            await asyncio.sleep(0.02)
+        failed_s = time.monotonic() - at_s
+        await asyncio.sleep(max(0.0, seconds - failed_s))
+        during_ms = client.p99_ms(at_s, time.monotonic())
+        state, reason = bad.state, bad.failure
+        load.cancel()
+        while service.statistics.in_flight():
+            await asyncio.sleep(0.01)
+    ratio = during_ms / before_ms
+    return [
+        Figure(
+            name="a model that crashes at load",
+            figure=f"{state.value} after {failed_s:.1f} s: {reason}",
+            bar="failed, with the reason",
+            passed=state is ServiceState.FAILED and bool(reason),
+        ),
+        Figure(
+            name="  p99 of the one beside it, during ÷ before",
+            figure=f"{ratio:.2f} ({during_ms:.1f} ÷ {before_ms:.1f} ms), {client.lost} failed",
+            bar="≤ 1.2, 0 failed",
+            passed=ratio <= 1.2 and client.lost == 0,
+        ),
+    ]
+
+
+PARTS: dict[str, Callable[..., Any]] = {
+    "random": random_switches,
+    "forced": forced,
+    "overload": overload,
+    "crashing": crashing,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = options(__doc__, "switches")
+    parser.add_argument("--only", choices=sorted(PARTS), help="one part of it")
+    given = parser.parse_args(argv)
+    if len(CORES) < 2:
+        return report(
+            "switches", [Figure(name="switches", figure="", bar="2 cores", passed=None)], given.json
+        )
+    figures: list[Figure] = []
+    for name, part in PARTS.items():
+        if given.only in (None, name):
+            print(f"{name} …", file=sys.stderr)
+            with tempfile.TemporaryDirectory() as folder:
+                figures += uvloop.run(part(Path(folder), quick=given.quick))
+    return report("switches", figures, given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
