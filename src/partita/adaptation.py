@@ -13,7 +13,7 @@ from partita.engine.engine import Deployment, Engine
 from partita.engine.service import Service
 from partita.engine.switching import Outcome, Switch
 from partita.machines.dispatcher import Policy
-from partita.planning.choices import ProfiledChoices
+from partita.planning.choices import Choices, ProfiledChoices
 from partita.planning.controller import Controller
 from partita.planning.decisions import Action, Decision
 from partita.planning.estimator import EstimatorRules
@@ -36,9 +36,21 @@ MOST_BATCH = 256
 class Adapter:
     """Feeds one model's controller with samples of its load, and carries out what it decides."""
 
-    def __init__(self, service: Service, controller: Controller, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        service: Service,
+        controller: Controller,
+        choices: Choices,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        warm_bytes: int = 0,
+    ) -> None:
         self.controller = controller
         self._service = service
+        self._choices = choices
+        self._warm_bytes = warm_bytes
+        self._warm_for: Plan | None = None
+        """The plan that was in force when likely ones were last chosen."""
         self._loop = loop
         self._now_s = SystemClock().now_s
         self._depths: list[int] = []
@@ -98,6 +110,8 @@ class Adapter:
         )
         if self._switch is None and not self._follows_others():
             return
+        if self._switch is None:
+            self._keep_warm()
         decision = self.controller.decide(now_s)
         if decision is not None and decision.target is not None:
             self._carry_out(decision, decision.target)
@@ -110,6 +124,17 @@ class Adapter:
         if self.controller.plan is not plan:
             self.controller.plan = plan
         return True
+
+    def _keep_warm(self) -> None:
+        """Keep loaded: this plan when another follows it, the one before, those for twice and half the batch."""
+        plan, switcher = self.controller.plan, self._service.member.switcher
+        if not self._warm_bytes or plan is self._warm_for or switcher is None:
+            return
+        batches = [b for b in (2 * plan.batch, plan.batch // 2) if 1 <= b <= self._choices.max_batch]
+        before = [] if self._warm_for is None else [self._warm_for]
+        likely = [plan, *before, *(self._choices.best(batch) for batch in batches)]
+        self._warm_for = plan
+        switcher.keep_warm(likely, self._warm_bytes)
 
     def _carry_out(self, decision: Decision, target: Plan) -> None:
         log.info("%s: %s (%s): %s", self._service.name, decision.action, decision.reason, decision.text)
@@ -139,6 +164,7 @@ class Adaptation:
         loop: asyncio.AbstractEventLoop,
         *,
         adapts: bool,
+        warm_bytes: int = 0,
         estimator: EstimatorRules | None = None,
         switching: SwitchRules | None = None,
     ) -> None:
@@ -147,6 +173,7 @@ class Adaptation:
         self._engine = engine
         self._loop = loop
         self._adapts = adapts
+        self._warm_bytes = warm_bytes
         self._topology = read_topology()
         self._adapters: dict[Service, Adapter] = {}
         self._preparing: dict[Service, asyncio.Task[None]] = {}
@@ -197,7 +224,9 @@ class Adaptation:
                 estimator=replace(self._estimator, max_batch=choices.max_batch),
                 switching=self._switching,
             )
-            self._adapters[service] = Adapter(service, controller, self._loop)
+            self._adapters[service] = Adapter(
+                service, controller, choices, self._loop, warm_bytes=self._warm_bytes
+            )
         except PartitaError as error:
             log.warning("%s: its plan does not follow the load: %s", service.name, error)
             return

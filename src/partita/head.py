@@ -40,7 +40,9 @@ class Head:
         catalogue = self.catalogue or Catalogue(paths=(), settings=Settings(server=self.settings))
         self.repository = DiskRepository(self.engine, catalogue, _kept_profile, self.loop)
         self.access = self._access()
-        self.adaptation = Adaptation(self.engine, self.loop, adapts=self.settings.adapt)
+        self.adaptation = Adaptation(
+            self.engine, self.loop, adapts=self.settings.adapt, warm_bytes=self.settings.warm_memory_bytes
+        )
         self._ports = Ports(
             self.settings, self.engine, self.repository, self.access, self.adaptation, self.loop
         )

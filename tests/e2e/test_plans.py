@@ -21,6 +21,7 @@ from partita.embedded import Server
 from partita.engine.engine import Deployment
 from partita.engine.service import ServiceSettings
 from partita.machines.dispatcher import BatchingRules
+from partita.machines.handover import Stage
 from partita.planning.estimator import EstimatorRules
 from partita.planning.switching import SwitchRules
 from partita.settings import ServerSettings, Settings
@@ -167,6 +168,7 @@ def test_the_plan_follows_the_load_and_every_decision_is_explained(tmp_path: Pat
                 made,
                 asyncio.get_running_loop(),
                 adapts=True,
+                warm_bytes=1 << 40,
                 estimator=EstimatorRules(interval_s=0.5),
                 switching=SwitchRules(switch_s=0.1, dwell_intervals=2),
             )
@@ -188,6 +190,10 @@ def test_the_plan_follows_the_load_and_every_decision_is_explained(tmp_path: Pat
             assert switch["expected_gain"] > 0.15
             assert len(switch["considered"]) >= 2
             assert adaptation.switches("tricky")[-1]["outcome"] in ("accepting", "finished")
+            assert service.member.switcher is not None
+            handover = service.member.switcher.handover
+            await until(lambda: handover.numbers(Stage.ASLEEP))
+            assert fat.instances[0] in [handover.spec(n) for n in handover.numbers(Stage.ASLEEP)], "kept warm"
             await adaptation.stop()
             assert service.statistics.failures == 0
 
