@@ -126,7 +126,7 @@ class Adapter:
         return True
 
     def _keep_warm(self) -> None:
-        """Keep loaded: this plan when another follows it, the one before, those for twice and half the batch."""
+        """Keep loaded: this plan once it is left, the one before, and those for twice and half the batch."""
         plan, switcher = self.controller.plan, self._service.member.switcher
         if not self._warm_bytes or plan is self._warm_for or switcher is None:
             return
