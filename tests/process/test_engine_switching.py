@@ -2,7 +2,10 @@
 
 import asyncio
 import os
+import select
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import dedent
@@ -453,3 +456,48 @@ def test_a_warm_worker_that_dies_is_let_go_and_the_switch_is_cold_then(tmp_path:
             await settled(service, ONE)
 
     run(main)
+
+
+HEAD = """
+    import asyncio, sys, uvloop
+    from pathlib import Path
+    from tests.engine_driver import HOLD, add, ask, engine, gate_reached, until, xy
+    from tests.process.test_engine_switching import FAT, THIN, model
+
+    def is_stopped(instance):
+        return Path(f"/proc/{instance.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    async def main():
+        async with engine() as made:
+            service = add(made, model(Path(sys.argv[1])), FAT)
+            await service.until_ready()
+            ask(service, xy(1, what=HOLD))
+            await gate_reached(Path(sys.argv[1]))
+            service.switch(THIN)
+            await until(lambda: any(is_stopped(i) for i in service.member.instances.values()))
+            print(*(i.pid for i in service.member.instances.values()), flush=True)
+            await asyncio.sleep(3600)
+
+    uvloop.run(main())
+"""
+
+
+def test_a_killed_head_leaves_no_worker_not_even_one_that_was_stopped_while_it_loads(tmp_path: Path) -> None:
+    make_gate(tmp_path)
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", dedent(HEAD), str(tmp_path)]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as head:
+        assert head.stdout is not None
+        watched = [os.pidfd_open(int(word)) for word in head.stdout.readline().split()]
+        try:
+            assert len(watched) == 3
+            head.kill()
+            head.wait(10)
+            ended = select.poll()
+            for fd in watched:
+                ended.register(fd, select.POLLIN)
+                assert ended.poll(10_000)
+                ended.unregister(fd)
+        finally:
+            for fd in watched:
+                os.close(fd)

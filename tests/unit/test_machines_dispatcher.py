@@ -278,6 +278,17 @@ def test_a_retiring_instance_finishes_and_takes_nothing_new() -> None:
     assert not made.has_instance(0)
 
 
+def test_a_retiring_instance_that_is_wanted_again_takes_batches_of_its_new_size() -> None:
+    made = dispatcher((1, 1))
+    made.retire_instance(0)
+    admit(made, 1, 1, 1)
+    assert made.take(0.0) == []
+    made.reseat_instance(0, 3, (3,))
+    (batch,) = made.take(0.0)
+    assert batch.items == 3
+    made.check()
+
+
 def test_the_instance_with_most_cores_is_served_first() -> None:
     leases = CoreLeases()
     made = Dispatcher(BatchingRules(), leases)

@@ -112,3 +112,39 @@ def test_whoever_stood_behind_one_that_withdraws_is_woken() -> None:
     made.withdraw(1)
     assert woken == [2]
     assert made.can_lease(2)
+
+
+def test_guests_are_told_whenever_their_cores_are_leased_or_given_back() -> None:
+    made, _ = leases((0, 1), (2,))
+    told: list[frozenset[int]] = []
+    cores = frozenset({1, 2})
+    made.invite(9, cores, lambda: told.append(made.free_among(cores)))
+    made.lease(0)
+    made.lease(1)
+    made.release(0)
+    assert told == [frozenset({2}), frozenset(), frozenset({1})]
+    made.dismiss(9)
+    made.release(1)
+    assert len(told) == 3
+    assert made.free_among(cores) == cores
+
+
+def test_rivals_are_kept_as_instances_come_and_go() -> None:
+    made, _ = leases((0, 1), (1, 2), (3,))
+    made.forget(0)
+    assert not made.has_rivals(1)
+    made.register(4, (2, 3))
+    assert made.has_rivals(1)
+    assert made.has_rivals(2)
+    assert made.sharing((2,)) == {1, 4}
+    assert not made.knows(0)
+    made.check()
+
+
+def test_an_instance_that_goes_while_it_executes_gives_its_cores_back() -> None:
+    made, woken = leases((0,), (0,))
+    made.lease(0)
+    made.wait([1])
+    made.forget(0)
+    assert 1 in woken
+    assert made.can_lease(1)

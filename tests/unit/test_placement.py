@@ -8,7 +8,7 @@ import pytest
 from partita.core.errors import InvalidInput, NoFeasiblePlan
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.topology import LogicalCpu, Topology
-from partita.planning.placement import place
+from partita.planning.placement import place, place_beside
 
 # CPUs 0..15 and 32..47 on socket 0, 16..31 and 48..63 on socket 1; c and c + 32 share a physical core.
 CPUS = tuple(
@@ -172,3 +172,17 @@ def test_an_instance_with_cores_by_hand_stays_on_them_and_nobody_else_comes_ther
 
 def test_one_that_has_all_cores_has_nowhere_else_to_go() -> None:
     assert place(expecting(0.5, 1), MACHINE, cores=(0,)).instances[0].affinity == ()
+
+
+def test_instances_that_stand_keep_their_cores_in_the_next_plan() -> None:
+    standing = place(plan(2, 2), MACHINE).instances
+    kept = place_beside(plan(2, 1, 1), standing, MACHINE)
+    assert standing[0] in kept.instances
+    assert not {c for i in kept.instances[1:] for c in i.cores} & set(standing[0].cores)
+
+
+def test_where_the_rest_does_not_fit_beside_those_that_stand_everything_is_placed_anew() -> None:
+    standing = place(plan(8, 8), MACHINE).instances
+    assert sockets(standing[0]) != sockets(standing[1])
+    anew = place_beside(plan(16, 8, 8), standing, MACHINE)
+    assert all(len(sockets(instance)) == 1 for instance in anew.instances)

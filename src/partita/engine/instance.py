@@ -125,19 +125,22 @@ class Instance:
         self.life.started()
         self._launch()
 
-    def yield_to(self, free: Collection[int]) -> None:
+    def yield_to(self, free: Collection[int]) -> bool:
         """While it loads, run only on these of its cores; on none, stop for now.
 
-        It is not stopped before it would die with its head even so.
+        It is not stopped before it would die with its head even so: False = not yet, try again.
         """
         if self._process is None or self._channel is None:
-            return
+            return True
         if free:
             self._process.confine(free)
             self._resume()
-        elif self._paused_at_s is None and self.life.state is State.STARTING and self._channel.is_read:
+        elif self._paused_at_s is None and self.life.state is State.STARTING:
+            if not self._channel.is_read:
+                return False
             self._paused_at_s = self._clock.now_s()
             self._process.pause()
+        return True
 
     def become(self, spec: InstanceSpec) -> None:
         """Be this in the plan that is in force now; the worker goes on as it is."""

@@ -8,6 +8,8 @@ from partita.machines.leases import CoreLeases
 
 SETTLE_S = 0.001
 """A core must have been free for this long: between two batches of a busy instance it is for less."""
+AGAIN_S = 0.005
+"""Until it is tried again to stop a worker that has only just begun."""
 PERIOD_S = 0.1
 OWN_SHARE = 0.25
 """Share of time in which it loads even where its cores are never free, so that it is loaded some day."""
@@ -41,7 +43,7 @@ class Pacer:
         if self._cores:
             self._leases.invite(self._instance.number, self._cores, self._leases_changed)
             self._period = self._loop.call_later(PERIOD_S, self._period_over)
-            self._run_on(self._leases.free_among(self._cores) or self._cores)
+            self._run_on(self._leases.free_among(self._cores))
 
     def stop(self) -> None:
         """The worker is loaded, or gone."""
@@ -74,7 +76,8 @@ class Pacer:
             self._ran_s += now_s - self._since_s
         self._since_s = now_s
         self._runs_on = cores
-        self._instance.yield_to(cores)
+        if not self._instance.yield_to(cores) and self._settling is None:
+            self._settling = self._loop.call_later(AGAIN_S, self._settled)
 
     def _period_over(self) -> None:
         """Give it a turn of its own, if it had next to nothing in the last period."""
