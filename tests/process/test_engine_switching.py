@@ -389,8 +389,8 @@ def test_a_worker_that_executes_and_its_request_survive_the_switch(tmp_path: Pat
             if row.manner == "is killed":
                 stage = Stage.RETIRING if row.moment == MOMENTS[1] else Stage.ACTIVE
                 await kill(service, stage)
+                os.close(gate)  # before anybody else can read from it
                 await until(lambda: service.statistics.worker_deaths == 1)
-                os.close(gate)
                 gate = await gate_reached(tmp_path)  # it is executed again
             elif row.manner == "its client goes away":
                 assert held.request is not None
