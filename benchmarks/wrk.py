@@ -1,12 +1,15 @@
 """Closed-loop load with `wrk`, which is not ours and costs little itself."""
 
+import http.client
 import json
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 _REPORT = """
 done = function(summary, latency, requests)
@@ -63,6 +66,17 @@ def infer(model: str, shape: Sequence[int], data: bytes) -> Post:
         ("Inference-Header-Content-Length", str(len(head))),
     )
     return Post(path=f"/v2/models/{model}/infer", body=head + data, headers=headers)
+
+
+def ask(url: str, post: Post, *, timeout_s: float = 60.0) -> None:
+    """Send the request once and wait for its answer. Raises `RuntimeError` if it failed."""
+    parts = urlsplit(url)
+    with closing(http.client.HTTPConnection(parts.netloc, timeout=timeout_s)) as connection:
+        connection.request("POST", post.path, body=post.body, headers=dict(post.headers))
+        answer = connection.getresponse()
+        answer.read()
+    if answer.status != 200:
+        raise RuntimeError(f"{url}{post.path} answered {answer.status}")
 
 
 def run(url: str, post: Post, *, clients: int, seconds: float, timeout_s: int = 30) -> Load:
