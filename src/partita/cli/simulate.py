@@ -130,7 +130,7 @@ def command(
     profile = read_profile(profile_file, mode=mode)
     result = Simulation(profile, _arrivals(options), _settings(profile, options)).run()
     if output is not None:
-        from partita.simulator.picture import draw
+        from partita.cli.simulation_picture import draw
 
         draw(output, result, title=f"{profile_file.name}, {options['cores']} cores")
         say(f"drawn: {output}")

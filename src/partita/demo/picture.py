@@ -6,52 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from partita.core.errors import MissingExtra
 from partita.core.plan import InstanceSpec
 from partita.core.profile import Profile
 from partita.demo.report import Contender, ModelReport, instances_text, time_text
+from partita.drawing import INK, PAPER, picture
 
-INK, FAINT, PAPER = "#22313f", "#8a97a3", "#ffffff"
 FILLS = ("#1b7f79", "#a9820f", "#b5544d")
 """One colour per contender: the chosen plan first."""
-
-_STYLE: Any = {
-    "font.size": 9,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": FAINT,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "figure.facecolor": PAPER,
-    "savefig.facecolor": PAPER,
-}
 
 
 def draw(path: Path, models: Sequence[ModelReport], *, machine: str) -> None:
     """Write a PNG with one row per model. Raises `MissingExtra` without matplotlib."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra(
-            "no picture without matplotlib; install it with: pip install 'partita[plot]'"
-        ) from error
-    with mpl.rc_context(_STYLE):
-        figure: Any = Figure(figsize=(12.5, 1.1 + 2.7 * len(models)), dpi=140, layout="constrained")
+    title = f"Profiles and plans on this machine ({machine})"
+    with picture(path, title=title, inches=(12.5, 1.1 + 2.7 * len(models)), dpi=140) as figure:
         figure.get_layout_engine().set(w_pad=0.12, h_pad=0.10, hspace=0.04, wspace=0.04)
-        figure.suptitle(
-            f"Profiles and plans on this machine ({machine})", x=0.012, ha="left", fontweight="bold"
-        )
         axes = figure.subplots(len(models), 2, squeeze=False, width_ratios=(1.0, 1.25))
         for (left, right), model in zip(axes, models, strict=True):
             _draw_profile(left, model)
             _draw_plans(right, model)
-        figure.savefig(path)
 
 
 def _draw_profile(axes: Any, model: ModelReport) -> None:

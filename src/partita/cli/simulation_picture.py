@@ -5,42 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from partita.core.errors import MissingExtra
+from partita.drawing import FAINT, picture
 from partita.simulator.result import SimulationResult
 
-INK, FAINT, PAPER = "#22313f", "#8a97a3", "#ffffff"
 LOAD, DEPTH, ESTIMATE, MEAN, TAIL, OVER = "#4a6fa5", "#b9c4cf", "#1b7f79", "#1b7f79", "#a9820f", "#b5544d"
-
-_STYLE: Any = {
-    "font.size": 9,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": FAINT,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "legend.frameon": False,
-    "figure.facecolor": PAPER,
-    "savefig.facecolor": PAPER,
-}
 
 
 def draw(path: Path, result: SimulationResult, *, title: str) -> None:
     """Write a PNG. Raises `MissingExtra` without matplotlib."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra(
-            "no picture without matplotlib; install it with: pip install 'partita[plot]'"
-        ) from error
-    with mpl.rc_context(_STYLE):
-        figure: Any = Figure(figsize=(12.5, 10.0), dpi=120, layout="constrained")
-        figure.suptitle(title, x=0.012, ha="left", fontweight="bold")
+    with picture(path, title=title, inches=(12.5, 10.0), dpi=120) as figure:
         axes = figure.subplots(4, 1, sharex=True, height_ratios=(1.0, 1.2, 0.9, 1.2))
         windows = result.windows()
         _draw_load(axes[0], result, windows)
@@ -52,7 +25,6 @@ def draw(path: Path, result: SimulationResult, *, title: str) -> None:
                 one.axvline(decision.now_s, color=FAINT, linewidth=0.8, linestyle=(0, (4, 3)))
         axes[3].set_xlabel("s")
         axes[3].set_xlim(0.0, max(result.arrivals.duration_s, 1e-9))
-        figure.savefig(path)
 
 
 def _edges(windows: list[dict[str, Any]]) -> "np.ndarray[Any, np.dtype[np.float64]]":
