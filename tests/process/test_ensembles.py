@@ -259,8 +259,8 @@ def test_kill_of_a_members_worker_costs_no_request(tmp_path: Path) -> None:
             (victim,) = service.group.branches[1].member.instances.values()
             assert victim.pid is not None
             os.kill(victim.pid, signal.SIGKILL)
+            os.close(gate)  # before anybody else can read from it
             await until(lambda: service.statistics.worker_deaths == 1)
-            os.close(gate)
             os.close(await gate_reached(tmp_path / "b"))
             for n, one in enumerate(more):
                 np.testing.assert_array_equal((await rows(one))[0, 0], 2 * n)

@@ -304,14 +304,9 @@ class Service:
         statistics.count_answer(request.n_items, now_s - request.arrived_s)
         statistics.last_answer_s = now_s
         request.ended = True
-        jobs = request.jobs
-        for job in jobs:  # all its items are settled: nothing waits or runs
+        for job in request.jobs:  # all its items are settled: nothing waits or runs
             job.ended = True
-        jobs.clear()  # they point back: no cycle is left for the collector
-        extent = request.extent
-        if extent is not None:
-            request.extent = None
-            extent.pool.release(extent)
+        self._recycle(request)
         if self.state is ServiceState.DRAINING:
             self._changed.set()
         request.sink.answered(request, outputs, shapes)
