@@ -13,17 +13,20 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks import ort_loop, servers, wrk
+from benchmarks import fixed_work, ort_loop, servers
 from benchmarks.compare import Comparison, alternate
 from benchmarks.figures import Figure, load_average, options, report
 from benchmarks.models import model_path
 from benchmarks.ort_loop import Loop, Shape
+from benchmarks.wrk import infer
 
 MODEL = "resnet50"
 ITEM = (3, 224, 224)
 SHARE = 0.95
 SLOWER = 1.05
-CLIENTS = (8, 32)
+CLIENTS = {8: 8, 32: 4}
+"""Requests of each client, by the number of clients: a few seconds of work."""
+ALONE = 30
 FASTEST_ITEM = Shape(1, 2, 1)
 SHAPES = (FASTEST_ITEM, Shape(1, 2, 2), Shape(1, 2, 4), Shape(1, 2, 8), Shape(2, 1, 1))
 
@@ -43,38 +46,31 @@ def best_shape(stack: ExitStack, *, seconds: float, trials: int) -> dict[Shape, 
 
 def main(argv: Sequence[str] | None = None) -> int:
     given = options(__doc__, "http_resnet").parse_args(argv)
-    try:
-        wrk.require()
-    except wrk.NoWrk as error:
-        figure = Figure(name="resnet50", figure=str(error), bar="", passed=None)
-        return report("http_resnet", [figure], given.json)
     pairs, seconds = (3, 2.0) if given.quick else (10, 4.0)
     print(load_average(), flush=True)
-    post = wrk.infer(MODEL, (1, *ITEM), np.ones(ITEM, np.float32).tobytes())
+    post = infer(MODEL, (1, *ITEM), np.ones(ITEM, np.float32).tobytes())
     with ExitStack() as stack:
         loops = best_shape(stack, seconds=1.0 if given.quick else 2.0, trials=1 if given.quick else 3)
         best, fastest = next(iter(loops)), loops[FASTEST_ITEM]
         ours = stack.enter_context(servers.partita(model_path(MODEL)))
         print(f"Partita's plan: {ours.plan}", flush=True)
 
-        def served(clients: int) -> wrk.Load:
-            load = wrk.run(ours.url, post, clients=clients, seconds=max(seconds, clients / 3))
-            wrk.ask(ours.url, post)  # answered after what the clients left behind, so that the loop is alone
-            return load
+        def served(clients: int, each: int) -> fixed_work.Work:
+            return fixed_work.run(ours.url, post, clients=clients, each=each)
 
         latency = alternate(
             lambda: fastest.run(seconds / 2).p50_ms,
-            lambda: served(1).p50_ms,
+            lambda: median(served(1, ALONE).latencies_s) * 1e3,
             pairs,
             name="1 client, p50",
             unit="ms",
         )
         print(latency, flush=True)
         rates = {}
-        for clients in CLIENTS:
+        for clients, each in CLIENTS.items():
             rates[clients] = alternate(
                 lambda: loops[best].run(seconds).items_per_s,
-                lambda n=clients: served(n).requests_per_s,  # type: ignore[misc]
+                lambda n=clients, k=each: served(n, k).requests_per_s,  # type: ignore[misc]
                 pairs,
                 name=f"{clients} clients",
                 unit="items/s",

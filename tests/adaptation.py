@@ -35,7 +35,9 @@ def plan_for(batch: int) -> Plan:
     return choices().best(batch)
 
 
-def controller(plan: Plan | None = None, rules: SwitchRules | None = None) -> Controller:
+def controller(
+    plan: Plan | None = None, rules: SwitchRules | None = None, *, warm: bool = False
+) -> Controller:
     known = choices()
     return Controller(
         known,
@@ -43,6 +45,7 @@ def controller(plan: Plan | None = None, rules: SwitchRules | None = None) -> Co
         now_s=0.0,
         estimator=EstimatorRules(max_batch=known.max_batch),
         switching=rules or SwitchRules(switch_s=2.0),
+        is_warm=lambda _: warm,
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from partita.planning.placement import place_beside
 from partita.planning.switching import SwitchRules
 from partita.system.clock import SystemClock
 from partita.system.cpus import read_topology
+from partita.system.memory import available_bytes
 
 log = logging.getLogger("partita")
 
@@ -31,6 +33,8 @@ PEEK_S = 0.05
 """How often the depth is looked at between two samples, where there is any load."""
 MOST_BATCH = 256
 """Largest aggregate batch that plans are made for, for each core."""
+WARM_SHARE = 1 / 8
+"""Share of the free memory for workers that are loaded and asleep, where no limit is given."""
 
 
 class Adapter:
@@ -43,7 +47,7 @@ class Adapter:
         choices: Choices,
         loop: asyncio.AbstractEventLoop,
         *,
-        warm_bytes: int = 0,
+        warm_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self.controller = controller
         self._service = service
@@ -53,6 +57,7 @@ class Adapter:
         """The plan that was in force when likely ones were last chosen."""
         self._loop = loop
         self._now_s = SystemClock().now_s
+        self._begun_s = self._now_s()
         self._depths: list[int] = []
         self._before = self._counters()
         self._sampled_s = self._now_s()
@@ -126,15 +131,22 @@ class Adapter:
         return True
 
     def _keep_warm(self) -> None:
-        """Keep loaded: this plan once it is left, the one before, and those for twice and half the batch."""
+        """Keep loaded: this plan once it is left, the one before, and those for 2 B, B/2 and 1 items.
+
+        A model that nobody has asked for an interval yet keeps none.
+        """
         plan, switcher = self.controller.plan, self._service.member.switcher
-        if not self._warm_bytes or plan is self._warm_for or switcher is None:
+        if plan is self._warm_for or switcher is None or not self._is_asked():
             return
-        batches = [b for b in (2 * plan.batch, plan.batch // 2) if 1 <= b <= self._choices.max_batch]
-        before = [] if self._warm_for is None else [self._warm_for]
-        likely = [plan, *before, *(self._choices.best(batch) for batch in batches)]
-        self._warm_for = plan
-        switcher.keep_warm(likely, self._warm_bytes)
+        self._warm_for, before = plan, self._warm_for
+        most = self._choices.max_batch
+        likely = [plan, *([] if before is None else [before])]
+        likely += [self._choices.best(b) for b in (2 * plan.batch, plan.batch // 2, 1) if 1 <= b <= most]
+        switcher.keep_warm(likely, self._warm_bytes())
+
+    def _is_asked(self) -> bool:
+        is_new = self._now_s() - self._begun_s < self.controller.estimator_rules.interval_s
+        return not is_new and self._service.statistics.answered_items > 0
 
     def _carry_out(self, decision: Decision, target: Plan) -> None:
         log.info("%s: %s (%s): %s", self._service.name, decision.action, decision.reason, decision.text)
@@ -164,7 +176,7 @@ class Adaptation:
         loop: asyncio.AbstractEventLoop,
         *,
         adapts: bool,
-        warm_bytes: int = 0,
+        warm_bytes: int | None = None,
         estimator: EstimatorRules | None = None,
         switching: SwitchRules | None = None,
     ) -> None:
@@ -173,7 +185,8 @@ class Adaptation:
         self._engine = engine
         self._loop = loop
         self._adapts = adapts
-        self._warm_bytes = warm_bytes
+        self._warm_bytes = int(WARM_SHARE * (available_bytes() or 0)) if warm_bytes is None else warm_bytes
+        self._is_shared = warm_bytes is None
         self._topology = read_topology()
         self._adapters: dict[Service, Adapter] = {}
         self._preparing: dict[Service, asyncio.Task[None]] = {}
@@ -217,20 +230,26 @@ class Adaptation:
             choices = self._choices(service, deployment)
             await self._loop.run_in_executor(self._planner, choices.prepare)
             assert service.plan is not None
+            switcher = service.member.switcher
             controller = Controller(
                 choices,
                 service.plan,
                 now_s=SystemClock().now_s(),
                 estimator=replace(self._estimator, max_batch=choices.max_batch),
                 switching=self._switching,
+                is_warm=lambda plan: switcher is not None and switcher.is_loaded(plan),
             )
             self._adapters[service] = Adapter(
-                service, controller, choices, self._loop, warm_bytes=self._warm_bytes
+                service, controller, choices, self._loop, warm_bytes=self._warm_bytes_each
             )
         except PartitaError as error:
             log.warning("%s: its plan does not follow the load: %s", service.name, error)
             return
         del self._preparing[service]
+
+    def _warm_bytes_each(self) -> int:
+        """Memory for the sleeping workers of one model, bytes."""
+        return self._warm_bytes // max(1, len(self._adapters)) if self._is_shared else self._warm_bytes
 
     def _choices(self, service: Service, deployment: Deployment) -> ProfiledChoices:
         cores = deployment.cores

@@ -139,8 +139,11 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Longest that such a profile may take, for each model."""
     adapt: bool = True
     """Change plans as the load changes, of models that have a profile."""
-    warm_memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Memory in which workers of a model's likely plans are kept loaded and asleep, for a switch at once."""
+    warm_memory_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """Memory in which workers of a model's likely plans are kept loaded and asleep, for a switch at once.
+
+    None = an eighth of what is free, shared by all models; 0 = keep none.
+    """
     policy: PolicyName = "eager"
     drain_s: Wait = 30.0
     """How long requests in hand may take to finish after SIGTERM."""

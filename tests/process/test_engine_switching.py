@@ -230,6 +230,7 @@ def test_a_warm_plan_takes_over_at_once_and_the_old_one_falls_asleep(tmp_path: P
             await service.until_ready()
             switcher = service.member.switcher
             assert switcher is not None
+            assert not switcher.is_loaded(THIN)
             switcher.keep_warm([FAT, THIN], 1 << 40)
             await until(lambda: len(switcher.handover.numbers(Stage.ASLEEP)) == 2)
             pids = {i.pid for i in service.member.instances.values()}
@@ -239,6 +240,8 @@ def test_a_warm_plan_takes_over_at_once_and_the_old_one_falls_asleep(tmp_path: P
                     switch = service.switch(target)
                     assert switch.outcome is Outcome.ACCEPTING, "in the same turn of the loop"
                     assert switch.loads == 0
+                    assert switcher.is_loaded(FAT)
+                    assert switcher.is_loaded(THIN)
                     await switch.until_finished()
             assert {i.pid for i in service.member.instances.values()} == pids
             switcher.keep_warm([], 0)

@@ -160,6 +160,16 @@ def test_what_a_switch_gained_is_measured() -> None:
     assert one.history.cost_s == gained.cost_s
 
 
+def test_a_warm_switch_says_nothing_of_what_a_cold_one_costs() -> None:
+    drive = Drive(controller(warm=True))
+    drive.intervals(12, 1.0).intervals(12, 64.0)
+    (switch,) = drive.switches
+    assert switch.cost_s == 0.0
+    assert drive.controller.history.cost_s is None
+    assert switch.considered[-1].warm
+    assert not switch.considered[0].warm
+
+
 def test_the_log_is_bounded_and_every_entry_is_a_document() -> None:
     drive = Drive(controller(), takes_s=2.0)
     for k in range(40):

@@ -1,6 +1,7 @@
 """Is a change worth it? Each reason not to, and the two to do it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ def judged(
     now_s: float = 100.0,
     target: Plan = NEW,
     is_strained: bool = False,
+    is_warm: bool = False,
 ) -> Verdict:
     return judge(
         rules,
@@ -45,7 +47,7 @@ def judged(
         is_strained=is_strained,
         stay=option(Action.STAY, OLD, stay_ms),
         rebatch=None if rebatch_ms is None else option(Action.REBATCH, WIDE, rebatch_ms),
-        switch=option(Action.SWITCH, target, switch_ms),
+        switch=replace(option(Action.SWITCH, target, switch_ms), warm=is_warm),
     )
 
 
@@ -70,6 +72,21 @@ def test_a_small_gain_is_left() -> None:
     assert (verdict.action, verdict.reason) == (Action.STAY, Reason.SMALL_GAIN)
     assert str(NEW) in verdict.text
     assert judged(102.0, 100.0, 100.0).action is Action.STAY, "nor is a rebatch made for 2 %"
+
+
+def test_less_of_a_gain_is_enough_where_all_instances_are_loaded_already() -> None:
+    assert judged(107.0, None, 100.0).action is Action.STAY
+    assert judged(107.0, None, 100.0, is_warm=True).action is Action.SWITCH
+    little = judged(103.0, None, 100.0, is_warm=True)
+    assert (little.action, little.reason) == (Action.STAY, Reason.SMALL_GAIN)
+    assert "less than the 5% that a warm switch has to gain" in little.text
+    dear = History(cost_s=1e6)
+    assert judged(107.0, None, 100.0, history=dear, is_warm=True).action is Action.SWITCH, "it loads nothing"
+
+
+def test_a_warm_switch_keeps_its_distance_to_the_one_before_too() -> None:
+    lately = History(last_switch_s=99.0)
+    assert judged(200.0, None, 100.0, history=lately, is_warm=True).reason is Reason.DWELL
 
 
 def test_a_switch_that_does_not_win_back_its_cost_while_it_lasts_is_left() -> None:

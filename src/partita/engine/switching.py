@@ -172,6 +172,12 @@ class Switcher:
         if not self._is_closed:
             self._follow(self.handover.keep_warm(plans, max_bytes))
 
+    def is_loaded(self, plan: Plan) -> bool:
+        """Whether a switch to this plan would have to start no worker, nor wait for one that loads."""
+        difference = self.handover.compare(plan)
+        loading = set(self.handover.numbers(Stage.LOADING))
+        return not difference.missing and loading.isdisjoint(difference.assigned)
+
     def _lacks_memory(self, missing: Sequence[InstanceSpec]) -> str:
         needed = sum(self.handover.warm.bytes_of(spec) for spec in missing)
         there = available_bytes()

@@ -7,6 +7,7 @@ anew in every interval, so that a change of the load during a switch waits, but 
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from partita.core.errors import NoFeasiblePlan
@@ -50,7 +51,10 @@ class _Measuring:
 
 
 class Controller:
-    """Decides for one model. `observe` every `sample_s`, then `decide`; carry out what it says."""
+    """Decides for one model. `observe` every `sample_s`, then `decide`; carry out what it says.
+
+    `is_warm` tells whether all instances of a plan are loaded already.
+    """
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class Controller:
         now_s: float,
         estimator: EstimatorRules | None = None,
         switching: SwitchRules | None = None,
+        is_warm: Callable[[Plan], bool] = lambda _: False,
         log_entries: int = LOG_ENTRIES,
     ) -> None:
         self.plan = plan
@@ -71,6 +76,7 @@ class Controller:
         self.log: deque[Entry] = deque(maxlen=log_entries)
         self.switches = self.rebatches = self.failures = 0
         self._choices = choices
+        self._is_warm = is_warm
         self._load = RecentLoad(self.estimator_rules, self.estimator, now_s=now_s)
         self._switching: Decision | None = None
         self._asked: _Asked | None = None
@@ -115,8 +121,9 @@ class Controller:
         if cost_s is None:
             cost_s = self.switch_rules.disturbance * (now_s - decision.now_s)
         known = self.history.cost_s
-        mean_s = cost_s if known is None else (known + cost_s) / 2.0
-        self.history = replace(self.history, failures=0, cost_s=mean_s)
+        if decision.cost_s > 0.0:  # one that was warm says nothing of what a load costs
+            known = cost_s if known is None else (known + cost_s) / 2.0
+        self.history = replace(self.history, failures=0, cost_s=known)
         self.plan = decision.target
         interval_s = self.estimator_rules.interval_s
         self._looks_again = True  # what is wanted now may not be what was wanted when it began
@@ -303,6 +310,7 @@ class Controller:
             plan=plan,
             latency_ms=choices.latency_ms(plan, batch),
             items_per_s=choices.items_per_s(plan),
+            warm=action is Action.SWITCH and self._is_warm(plan),
         )
 
     def _enact(self, decision: Decision, target: Plan) -> Decision:
@@ -337,7 +345,8 @@ class Controller:
     def _decision(
         self, now_s: float, seen: Seen, batch: int, verdict: Verdict, considered: tuple[Option, ...] = ()
     ) -> Decision:
-        cost_s = self.switch_rules.expected_cost_s(self.history)
+        warm = verdict.option is not None and verdict.option.warm
+        cost_s = self.switch_rules.expected_cost_s(self.history, warm=warm)
         return Decision(
             number=self._next_number,
             now_s=now_s,

@@ -77,6 +77,8 @@ class Option:
     """For `Decision.batch` items at once."""
     items_per_s: float
     """Capacity, each instance at its own pace with full batches."""
+    warm: bool = False
+    """Whether all its instances are loaded already, if asleep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,7 @@ class Decision:
                     "plan": str(option.plan),
                     "latency_ms": round(option.latency_ms, 3),
                     "items_per_s": round(option.items_per_s, 2),
+                    "warm": option.warm,
                 }
                 for option in self.considered
             ],

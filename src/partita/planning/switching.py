@@ -27,6 +27,8 @@ class SwitchRules:
 
     gain: float = 0.15
     """Least gain of a switch: (latency of today's instances ÷ latency of the new plan) − 1."""
+    warm_gain: float = 0.05
+    """Least gain of a switch to instances that are loaded and asleep: it takes effect at once."""
     rebatch_gain: float = 0.05
     """Least gain of a rebatch."""
     dwell_intervals: int = 10
@@ -45,7 +47,7 @@ class SwitchRules:
     """Pauses after failed switches: the first, doubling up to the longest."""
 
     def __post_init__(self) -> None:
-        _require(self.gain >= 0.0 and self.rebatch_gain >= 0.0, "gains must be 0 or more")
+        _require(min(self.gain, self.warm_gain, self.rebatch_gain) >= 0.0, "gains must be 0 or more")
         _require(self.dwell_intervals >= 1, f"dwell {self.dwell_intervals}: at least 1 interval")
         _require(isfinite(self.switch_s) and self.switch_s >= 0.0, f"switch {self.switch_s} s: 0 or more")
         _require(0.0 <= self.disturbance <= 1.0, f"disturbance {self.disturbance}: between 0 and 1")
@@ -58,8 +60,10 @@ class SwitchRules:
         """Return the pause after this many failed switches in a row, seconds."""
         return min(self.longest_backoff_s, self.first_backoff_s * 2.0 ** min(failures - 1, 60))
 
-    def expected_cost_s(self, history: "History") -> float:
-        """Return what a switch is thought to cost: as those before, seconds of service."""
+    def expected_cost_s(self, history: "History", *, warm: bool = False) -> float:
+        """Return what a switch is thought to cost: as those before, seconds of service; nothing if warm."""
+        if warm:
+            return 0.0
         return self.disturbance * self.switch_s if history.cost_s is None else history.cost_s
 
 
@@ -143,11 +147,12 @@ def _judge_switch(
         return Verdict(Action.STAY, Reason.FITS, f"the best plan for {batch} items has these instances")
     gain = kept.latency_ms / switch.latency_ms - 1.0
     what = f"{switch.plan} would answer {batch} items {gain:.0%} sooner than {kept.plan}"
-    if gain < rules.gain:
-        text = f"{what}, less than the {rules.gain:.0%} that a switch has to gain"
+    least = min(rules.gain, rules.warm_gain) if switch.warm else rules.gain
+    if gain < least:
+        text = f"{what}, less than the {least:.0%} that a {'warm ' if switch.warm else ''}switch has to gain"
         return Verdict(Action.STAY, Reason.SMALL_GAIN, text, switch, gain)
     dwell_s = rules.dwell_intervals * interval_s
-    cost_s = rules.expected_cost_s(history)
+    cost_s = rules.expected_cost_s(history, warm=switch.warm)
     saved_s = (1.0 - switch.latency_ms / kept.latency_ms) * dwell_s
     if saved_s < cost_s:
         text = f"{what}: that saves {saved_s:.2g} s of {dwell_s:.3g} s, and a switch costs {cost_s:.2g} s"
