@@ -11,6 +11,7 @@ from partita.profiles import Measuring, measured
 from partita.profiling.runner import Listener, Progress
 from partita.sources import find_models
 from partita.system.cpus import read_topology, select_cores
+from partita.verified import likely, verified
 
 
 def plan(
@@ -21,14 +22,19 @@ def plan(
     objective: Objective | str = Objective.LATENCY,
     limit_ms: float | None = None,
     micro_batches: bool = True,
+    verify: int | None = None,
     budget_s: float = 30.0,
     progress: Callable[[Progress], None] | None = None,
 ) -> Plan:
     """Return the best plan of a model for `batch` items on this machine's cores; profiles it first if needed.
 
-    `cores` is a count or a list as ``"0-3"``, all usable ones by default. Raises `InvalidInput`,
-    `NoFeasiblePlan` or `LoadFailed`.
+    `cores` is a count or a list as ``"0-3"``, all usable ones by default. With `verify` so many kinds of plan
+    are run for a few seconds, and the one of least latency is taken. Raises `InvalidInput`, `NoFeasiblePlan`,
+    `LoadFailed` or `ExecutionFailed`.
     """
+    goal = Objective(objective)
+    if verify is not None and goal is not Objective.LATENCY:
+        raise InvalidInput("verify compares latencies; leave the objective throughput out")
     sources = find_models(Path(path))
     if len(sources) != 1:
         raise InvalidInput(f"{path} holds {len(sources)} models; name one of them")
@@ -42,4 +48,7 @@ def plan(
         micro_batches=micro_batches,
         max_instance_batch=sources[0].max_batch,
     )
-    return optimizer.plan(len(chosen), batch, Objective(objective), limit_ms)
+    if verify is None:
+        return optimizer.plan(len(chosen), batch, goal, limit_ms)
+    plans = likely(optimizer, len(chosen), batch, verify, limit_ms)
+    return verified(sources[0], plans, cores=chosen, topology=topology)[0]

@@ -7,6 +7,8 @@ from partita.core.plan import Plan
 from partita.core.topology import Topology
 from partita.deploy import launch_of
 from partita.engine.engine import WORKER_ARGV
+from partita.planning.contenders import contenders
+from partita.planning.optimizer import Optimizer
 from partita.planning.placement import place
 from partita.profiling.verify import VerifySettings, verify_plans
 from partita.sources import ModelSource
@@ -16,24 +18,34 @@ SECONDS = 5.0
 """For all plans together, loading not counted."""
 
 
+def likely(optimizer: Optimizer, cores: int, batch: int, k: int, limit_ms: float | None = None) -> list[Plan]:
+    """Return at most k kinds of plan that may be the fastest, the one that the profile says first among them.
+
+    All keep the limit. Raises `NoFeasiblePlan` where none does.
+    """
+    found = contenders(optimizer, cores, batch, k)
+    within = [plan for plan in found if limit_ms is None or (plan.expected_ms or 0.0) <= limit_ms]
+    return within or [optimizer.plan(cores, batch, limit_ms=limit_ms)]
+
+
 def verified(
     source: ModelSource,
     plans: Sequence[Plan],
     *,
     cores: Sequence[int],
     topology: Topology,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     samples: Path | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> list[Plan]:
     """Return the plans, placed on these CPUs and with `measured_ms`, the fastest first.
 
-    Raises `NoFeasiblePlan` for a plan that needs more CPUs, `LoadFailed` or `ExecutionFailed`.
+    It takes `SECONDS` for all of them by default. Raises `NoFeasiblePlan` for a plan that needs more CPUs, `LoadFailed` or `ExecutionFailed`.
     """
     settings = VerifySettings(
         launch=launch_of(source),
         worker_argv=WORKER_ARGV,
-        seconds=seconds,
+        seconds=SECONDS if seconds is None else seconds,
         samples=samples,
         execution_limit_s=source.settings.execution_limit_s,
         note=note,

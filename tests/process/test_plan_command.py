@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import partita
 from partita.cli.app import run
-from partita.core.errors import NoFeasiblePlan
+from partita.core.errors import InvalidInput, NoFeasiblePlan
 from partita.core.plan import InstanceSpec, Plan
 from partita.sources import find_models
 from partita.system.cpus import read_topology, select_cores
@@ -60,6 +61,31 @@ def test_verified_plans_are_run_and_the_fastest_is_chosen(mlp: Path, capsys: Cap
     shown.remove("--json")
     assert run(shown) == 0
     assert re.search(r"ms expected, .* ms measured", capsys.readouterr().out)
+
+
+def test_without_a_number_the_plan_is_for_all_cores_that_may_be_used(mlp: Path, capsys: Capture) -> None:
+    assert run(["plan", str(mlp), "--batch", "8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cores"] == len(select_cores(TOPOLOGY, None))
+
+
+def test_the_function_verifies_as_the_command_does(mlp: Path) -> None:
+    expected = partita.plan(mlp, cores=CORES, batch=8, budget_s=3.0)
+    assert expected.measured_ms is None
+    ran = partita.plan(mlp, cores=CORES, batch=8, budget_s=3.0, verify=2)
+    assert ran.measured_ms is not None
+    assert sum(instance.batch for instance in ran.instances) == 8
+    with pytest.raises(InvalidInput, match="latencies"):
+        partita.plan(mlp, batch=8, verify=2, objective="throughput")
+
+
+def test_a_verified_plan_keeps_the_limit(mlp: Path) -> None:
+    free = partita.plan(mlp, cores=CORES, batch=8, budget_s=3.0)
+    assert free.expected_ms is not None
+    kept = partita.plan(mlp, cores=CORES, batch=8, budget_s=3.0, verify=2, limit_ms=free.expected_ms)
+    assert kept.expected_ms is not None
+    assert kept.expected_ms <= free.expected_ms
+    with pytest.raises(NoFeasiblePlan):
+        partita.plan(mlp, cores=CORES, batch=8, budget_s=3.0, verify=2, limit_ms=free.expected_ms / 1e6)
 
 
 def test_tune_never_is_obeyed(mlp: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

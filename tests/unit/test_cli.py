@@ -70,7 +70,8 @@ def test_version(capsys: Capture) -> None:
     [
         (["pla"], "No such command 'pla'. Did you mean 'plan'?"),
         (["zzz"], "No such command 'zzz'."),
-        (["plan"], "Missing option"),
+        (["plan"], "Missing option '--batch'"),
+        (["plan", "--profile", "x", "--batch", "1"], "give --cores"),
         (["plan", "--cores", "1", "--batch", "1"], "give either PATH or --profile"),
         (["plan", "--profile", "x", "--cores", "0", "--batch", "1"], "--cores"),
         (["plan", "--profile", "x", "--cores", "1", "--batch", "1", "--verify", "3"], "--verify"),

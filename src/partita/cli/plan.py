@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 )
 @click.option("--mode", metavar="NAME", help="Which mode of a .csv that holds several.")
 @click.option(
-    "--cores", type=click.IntRange(min=1), required=True, metavar="T", help="Cores for all instances."
+    "--cores",
+    type=click.IntRange(min=1),
+    metavar="T",
+    help="Cores for all instances; with PATH all that may be used, if left out.",
 )
 @click.option(
     "--batch", type=click.IntRange(min=1), required=True, metavar="B", help="Items to be answered together."
@@ -65,7 +68,7 @@ def command(
     *,
     profile_file: Path | None,
     mode: str | None,
-    cores: int,
+    cores: int | None,
     batch: int,
     objective: str,
     limit_ms: float | None,
@@ -82,20 +85,23 @@ def command(
     """
     if (path is None) == (profile_file is None):
         raise click.UsageError("give either PATH or --profile FILE")
+    if cores is None and path is None:
+        raise click.UsageError("--profile FILE says nothing of this machine: give --cores T")
     if verify is not None and path is None:
         raise click.UsageError("--verify runs the plans, and so needs PATH and not --profile")
     if verify is not None and objective != Objective.LATENCY:
         raise click.UsageError("--verify compares latencies; leave --objective throughput out")
-    from partita.planning.contenders import contenders
     from partita.planning.optimizer import Optimizer
     from partita.profiling.store import read_profile
+    from partita.verified import likely
 
     model: _Model | None = None
     if path is not None:
         model = _measured(path, cores, config)
-        profile = model.profile
+        profile, cores = model.profile, len(model.cores)
     else:
         assert profile_file is not None
+        assert cores is not None
         profile = read_profile(profile_file, mode=mode)
     here = None if model is None else model.sockets
     optimizer = Optimizer(
@@ -108,12 +114,7 @@ def command(
     plans = [optimizer.plan(cores, batch, Objective(objective), limit_ms)]
     if verify is not None:
         assert model is not None
-        within = [
-            plan
-            for plan in contenders(optimizer, cores, batch, verify)
-            if limit_ms is None or (plan.expected_ms or 0.0) <= limit_ms
-        ]
-        plans = _verified(model, within or plans)
+        plans = _verified(model, likely(optimizer, cores, batch, verify, limit_ms))
     if as_json:
         document = plan_document(plans[0])
         emit_json(document if verify is None else {**document, "verified": [plan_document(p) for p in plans]})
@@ -138,7 +139,7 @@ class _Model:
         return tuple(map(len, self.topology.by_socket(self.cores)))
 
 
-def _measured(path: Path, cores: int, config: Path | None) -> _Model:
+def _measured(path: Path, cores: int | None, config: Path | None) -> _Model:
     """Return a model with its profile, which is measured now if there is none."""
     from partita.profiles import Measuring, cached, measured
     from partita.settings import default_config, load_settings
@@ -147,7 +148,7 @@ def _measured(path: Path, cores: int, config: Path | None) -> _Model:
     settings = load_settings(config or default_config())
     source = one_model(path, settings)
     topology = read_topology()
-    chosen = select_cores(topology, str(cores))
+    chosen = select_cores(topology, None if cores is None else str(cores))
     profile: Profile | None
     if settings.server.tune == "never":
         profile = cached(source, topology)
@@ -164,9 +165,7 @@ def _verified(model: _Model, plans: list[Plan]) -> list[Plan]:
     from partita.verified import SECONDS, verified
 
     say(f"running {len(plans)} plan{'s' * (len(plans) > 1)} in turns, for about {SECONDS:g} s")
-    return verified(
-        model.source, plans, cores=model.cores, topology=model.topology, seconds=SECONDS, note=say
-    )
+    return verified(model.source, plans, cores=model.cores, topology=model.topology, note=say)
 
 
 def _show_all(plans: list[Plan]) -> None:
