@@ -40,7 +40,8 @@ def verified(
 ) -> list[Plan]:
     """Return the plans, placed on these CPUs and with `measured_ms`, the fastest first.
 
-    It takes `SECONDS` for all of them by default. Raises `NoFeasiblePlan` for a plan that needs more CPUs, `LoadFailed` or `ExecutionFailed`.
+    It takes `SECONDS` for all of them by default. Raises `NoFeasiblePlan` for a plan that needs more CPUs,
+    `LoadFailed` or `ExecutionFailed`.
     """
     settings = VerifySettings(
         launch=launch_of(source),
