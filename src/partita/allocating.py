@@ -147,9 +147,9 @@ def everywhere(
     batch_sizes: Sequence[int],
     predict: Callable[[AllocationMatrix], float] | None,
 ) -> list[AllocationMatrix]:
-    """Return the matrix of every model on every device with the batch size that promises most."""
+    """Return every model on every device with one batch size: the two that promise most, else the largest."""
     matrices = [AllocationMatrix(((batch,) * models,) * devices) for batch in batch_sizes]
-    return [max(matrices, key=predict)] if predict is not None else matrices[-1:]
+    return sorted(matrices, key=predict, reverse=True)[:2] if predict is not None else matrices[-1:]
 
 
 def _described(source: ModelSource) -> tuple[tuple[str, ...], list[int], tuple[int, ...]]:

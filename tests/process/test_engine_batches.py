@@ -206,7 +206,8 @@ def test_two_models_on_one_core_take_turns_and_never_execute_at_once(tmp_path: P
 
     async def main() -> None:
         async with engine() as made:
-            services = [add(made, launch, plan(2, cores=[(0,)]), policy=policy) for launch in launches]
+            shared = plan(2, cores=[(0,)])
+            services = [add(made, launch, shared, policy=policy, turn_s=0.0) for launch in launches]
             await made.until_ready()
             asked = [ask(service, xy(n)) for n in range(1, 61) for service in services]
             await asyncio.gather(*(a.result() for a in asked))

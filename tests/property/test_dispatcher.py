@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from partita.machines.dispatcher import MAX_DEATHS, Batch, BatchingRules, Dispatcher, Job, Policy
 from partita.machines.leases import CoreLeases
+from partita.machines.seats import MOST_EXECUTIONS
 
 SEATS = ((2, 8, (8,)), (1, 4, (2, 2)), (1, 1, (1,)), (3, 6, (6,)))
 """(threads, b, executions) that instances are drawn from."""
@@ -99,9 +100,13 @@ class DispatcherMachine(RuleBasedStateMachine):
             self.dispatched(model, batch)
 
     def dispatched(self, model: int, batch: Batch) -> None:
-        threads, most, _ = self.seats[model][batch.instance]
+        threads, most, executions = self.seats[model][batch.instance]
         assert batch.instance not in self.retiring
-        assert 1 <= batch.items <= most
+        assert batch.items >= 1
+        if batch.items > most:  # a turn of several executions
+            assert self.leases.has_rivals(batch.instance)
+            assert len(batch.executions) <= MOST_EXECUTIONS
+            assert max(batch.executions) <= max(executions)
         assert batch.items == sum(count for _, _, count in batch.pieces)
         assert not batch.executions or sum(batch.executions) >= batch.items
         assert len({job.lane for job, _, _ in batch.pieces}) == 1

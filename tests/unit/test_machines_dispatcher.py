@@ -390,3 +390,67 @@ def test_aggregate_batches_of_two_models_on_the_same_cores_do_not_deadlock() -> 
         for made, batch in batches:
             made.finish(batch.instance, batch.batch_id, 0.0)
     assert [made.queue.items for made in models] == [0, 0]
+
+
+# --- turns ----------------------------------------------------------------------------------------
+
+
+def rivals(*, turn_s: float = 0.005, seats: int = 1) -> tuple[Dispatcher, Dispatcher]:
+    """Return two dispatchers whose instances, of 4 items each, share their cores."""
+    leases = CoreLeases()
+    made = [Dispatcher(BatchingRules(turn_s=turn_s), leases) for _ in range(2)]
+    for model, one in enumerate(made):
+        for core in range(seats):
+            leases.register(10 * model + core, (core,))
+            one.add_instance(10 * model + core, 1, 4, (4,))
+    return made[0], made[1]
+
+
+def run_one(made: Dispatcher, *, took_s: float, at_s: float = 0.0) -> Batch:
+    (batch,) = made.take(at_s)
+    made.finish(batch.instance, batch.batch_id, at_s + took_s)
+    return batch
+
+
+def test_an_instance_that_shares_its_cores_executes_several_batches_in_one_turn() -> None:
+    made, other = rivals()
+    admit(made, 4, *[8] * 10)
+    assert shown([run_one(made, took_s=0.001)]) == [(0, 4, ())], "nothing is known of its speed yet"
+    assert run_one(made, took_s=0.005, at_s=1.0).executions == (4,) * 5
+    admit(other, 4)
+    assert made.take(2.0)[0].executions == (4,) * 5
+    assert other.take(2.0) == []
+    made.check()
+
+
+def test_a_turn_is_one_execution_of_what_is_slow_or_alone() -> None:
+    made, _ = rivals()
+    admit(made, 4, 40)
+    run_one(made, took_s=0.004)
+    assert shown(made.take(1.0)) == [(0, 4, ())]
+    alone = dispatcher((4, 4))
+    admit(alone, 4, 4)
+    run_one_ahead = alone.take(0.0)
+    alone.finish(0, run_one_ahead[0].batch_id, 0.001)
+    admit(alone, 40)
+    assert all(batch.items == 4 for batch in alone.take(1.0))
+
+
+def test_a_turn_leaves_the_other_instances_of_the_member_their_share() -> None:
+    made, _ = rivals(seats=2)
+    admit(made, 4)
+    run_one(made, took_s=0.0001)
+    admit(made, 32)
+    assert [(b.instance, b.items) for b in made.take(1.0)] == [(0, 16), (1, 4)], "the second is not known yet"
+
+
+def test_what_is_left_of_a_turn_is_a_smaller_execution() -> None:
+    made, _ = rivals()
+    admit(made, 4)
+    run_one(made, took_s=0.0001)
+    (job,) = admit(made, 10)
+    (batch,) = made.take(1.0)
+    assert (batch.items, batch.executions) == (10, (4, 4, 2))
+    made.finish(0, batch.batch_id, 1.1)
+    assert job.settled == 10
+    made.check()

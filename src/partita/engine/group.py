@@ -93,6 +93,8 @@ class MemberGroup:
             )
             for index, member in enumerate(members)
         ]
+        for branch in self.branches:
+            branch.member.beside = [other.member for other in self.branches]
         self.live: dict[GroupJob, None] = {}
         """Jobs that were admitted and have not ended."""
         self.dispatcher = GroupDispatcher(self)
@@ -103,7 +105,9 @@ class MemberGroup:
         """Start the plan's instances: each names the member that it is of."""
         for branch in self.branches:
             own = [spec for spec in plan.instances if spec.model == branch.role.name]
-            branch.member.start(plan_of(own), numbers)
+            branch.member.enlist(plan_of(own), numbers)
+        for branch in self.branches:
+            branch.member.launch_enlisted()
 
     def close_switcher(self) -> None:
         """Begin no change of plan any more."""

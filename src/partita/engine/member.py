@@ -2,16 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from math import prod
 from typing import Protocol
 
 from partita.core.clock import Clock
 from partita.core.errors import InferenceFailed, RequestError, WorkerDied
 from partita.core.plan import InstanceSpec, Plan
-from partita.core.tensors import DataType, Signature
+from partita.core.tensors import Signature
 from partita.engine.chunks import execute_message
 from partita.engine.instance import Instance, ModelLaunch
 from partita.engine.request import Buffer, Request, Shapes
+from partita.engine.rows import Rows
 from partita.engine.statistics import Statistics
 from partita.engine.switching import Switcher
 from partita.machines.dispatcher import BatchingRules, Dispatcher
@@ -19,7 +19,7 @@ from partita.machines.handover import Stage
 from partita.machines.leases import CoreLeases
 from partita.machines.work import Batch, Job
 from partita.machines.worker_life import State
-from partita.wire.messages import BatchDone, BatchFailed, Output
+from partita.wire.messages import BatchDone, BatchFailed
 
 InstanceFactory = Callable[[int, InstanceSpec, ModelLaunch, "Member"], Instance]
 
@@ -82,6 +82,10 @@ class Member:
         self._make_instance = make_instance
         self._loop = loop
         self._clock = clock
+        self.beside: Sequence[Member] = ()
+        """Members that take turns with this one, itself included: their next turn begins before its answers
+        are looked at."""
+        self._enlisted: list[tuple[int, InstanceSpec]] = []
         self._is_scheduled = False
         self._shapes: Shapes = ()
         """Shapes of the outputs of the newest batch of one piece."""
@@ -95,6 +99,11 @@ class Member:
 
     def start(self, plan: Plan, numbers: Iterator[int]) -> None:
         """Start the plan's instances; `numbers` are unique on this machine."""
+        self.enlist(plan, numbers)
+        self.launch_enlisted()
+
+    def enlist(self, plan: Plan, numbers: Iterator[int]) -> None:
+        """Make the plan's instances known to the core leases: who starts later knows whom it shares with."""
         first = [next(numbers) for _ in plan.instances]
         self.switcher = Switcher(
             self,
@@ -107,8 +116,13 @@ class Member:
         )
         for number, spec in zip(first, plan.instances, strict=True):
             self._leases.register(number, spec.cores, self.schedule)
-        for number, spec in zip(first, plan.instances, strict=True):
+        self._enlisted = list(zip(first, plan.instances, strict=True))
+
+    def launch_enlisted(self) -> None:
+        """Start the workers of what was enlisted."""
+        for number, spec in self._enlisted:
             self.make_instance(number, spec).start()
+        self._enlisted = []
 
     def make_instance(self, number: int, spec: InstanceSpec) -> Instance:
         """Return a new instance of this member, which is to be started."""
@@ -230,6 +244,10 @@ class Member:
         """Hand the outputs on, piece by piece, straight from the worker's memory."""
         now_s = self._clock.now_s()
         batch = self.dispatcher.finish(instance.number, done.batch_id, now_s)
+        if self.beside and self._leases.has_rivals(instance.number):
+            self.schedule()
+            for other in self.beside:
+                other.dispatch_if_scheduled()
         assert instance.outputs is not None
         view = instance.outputs.view
         pieces = batch.pieces
@@ -243,13 +261,13 @@ class Member:
             self._hand_on(job, first, count, outputs, shapes, now_s)
         else:
             self._hand_on_rows(batch, done, view, now_s)
-        self._count(batch, done)  # after the answers are on their way
+        self._count(instance, batch, done)  # after the answers are on their way
         self.schedule()
 
     def _hand_on_rows(self, batch: Batch, done: BatchDone, view: memoryview, now_s: float) -> None:
         assert self.signature is not None
         rows = [
-            _Rows(view, output, spec.datatype, batch.items)
+            Rows(view, output, spec.datatype, batch.items)
             for output, spec in zip(done.outputs, self.signature.outputs, strict=True)
         ]
         only = rows[0] if len(rows) == 1 else None
@@ -279,13 +297,22 @@ class Member:
         elif not job.running:
             self._owner.job_settled(job)
 
-    def _count(self, batch: Batch, done: BatchDone) -> None:
+    def _count(self, instance: Instance, batch: Batch, done: BatchDone) -> None:
         dispatched_s = batch.dispatched_s
         queued_s = 0.0
         for job, first, _ in batch.pieces:
             if first == 0:
                 queued_s += dispatched_s - job.admitted_s
-        self._statistics.count_batch(batch.items, done.infer_ns, done.total_ns, int(queued_s * 1e9))
+        queued_ns = int(queued_s * 1e9)
+        if batch.items <= instance.spec.batch:
+            self._statistics.count_batch(batch.items, done.infer_ns, done.total_ns, queued_ns)
+            return
+        left = batch.items
+        for size in batch.executions:  # several of its batches in one turn
+            share = size / batch.items
+            left -= size
+            times = (int(done.infer_ns * share), int(done.total_ns * share))
+            self._statistics.count_batch(size, *times, 0 if left else queued_ns)
 
     def batch_failed(self, instance: Instance, failed: BatchFailed) -> None:
         """Retry one by one; what failed alone fails its request."""
@@ -314,7 +341,14 @@ class Member:
             self._is_scheduled = True
             self._loop.call_soon(self._dispatch)
 
+    def dispatch_if_scheduled(self) -> None:
+        """Do now what would be done soon."""
+        if self._is_scheduled:
+            self._dispatch()
+
     def _dispatch(self) -> None:
+        if not self._is_scheduled:
+            return  # done meanwhile
         self._is_scheduled = False
         dispatcher = self.dispatcher
         now_s = self._clock.now_s()
@@ -342,40 +376,3 @@ class Member:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-COPY_BYTES = 16384
-"""Outputs of a batch up to this size are copied once: cutting bytes costs less than cutting views."""
-
-
-class _Rows:
-    """The rows of one output in P."""
-
-    __slots__ = ("_ends", "_row_bytes", "_start", "_view")
-
-    def __init__(self, view: memoryview, output: Output, datatype: DataType, rows: int) -> None:
-        self._start = output.offset
-        self._row_bytes = output.size // rows
-        self._ends = _element_row_ends(view, output, rows) if datatype is DataType.BYTES else None
-        self._view: Buffer = view
-        if output.size <= COPY_BYTES and self._ends is None:
-            self._view, self._start = bytes(view[output.offset : output.offset + output.size]), 0
-
-    def slice(self, first: int, end: int) -> Buffer:
-        """Rows first … end − 1."""
-        if self._ends is not None:
-            return self._view[self._ends[first] : self._ends[end]]
-        start, row_bytes = self._start, self._row_bytes
-        return self._view[start + first * row_bytes : start + end * row_bytes]
-
-
-def _element_row_ends(view: memoryview, output: Output, rows: int) -> list[int]:
-    """Where each row of a BYTES output begins, and where the last one ends: rows + 1 offsets, bytes."""
-    per_row = prod(output.shape[1:])
-    at = output.offset
-    ends = [at]
-    for _ in range(rows):
-        for _ in range(per_row):
-            at += 4 + int.from_bytes(view[at : at + 4], "little")
-        ends.append(at)
-    return ends

@@ -117,10 +117,18 @@ class CoreLeases:
             self._wake_rivals(instance)
 
     def _wake_rivals(self, instance: int) -> None:
-        if self._waiting:
-            for rival in self._rivals[instance]:
-                if rival in self._waiting and rival in self._wakes:
-                    self._wakes[rival]()
+        """Wake whoever waits for cores of this instance and is first in line for all of theirs."""
+        if not self._waiting:
+            return
+        rivals = self._rivals[instance]
+        before: list[int] = []
+        for waiting in self._waiting:
+            wake = self._wakes.get(waiting)
+            if waiting in rivals and wake is not None and self._held.isdisjoint(self._rivals[waiting]):
+                ahead = self._rivals[waiting].intersection(before)
+                if all(self._wakes.get(other) == wake for other in ahead):  # they may wait together
+                    wake()
+            before.append(waiting)
 
     def lease(self, instance: int) -> None:
         """Take the cores; ask `can_lease` first. Taking a lease twice is an error."""

@@ -3,6 +3,7 @@
 Everything is read below `root`, so that a test can describe a machine by files.
 """
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +15,15 @@ from partita.system.cpulists import format_cpu_list as format_cores
 from partita.system.cpulists import parse_cpu_list as parse_cores
 from partita.system.memory import total_bytes
 
-__all__ = ["allowed_cpus", "format_cores", "parse_cores", "pin", "read_topology", "select_cores"]
+__all__ = [
+    "allowed_cpus",
+    "format_cores",
+    "parse_cores",
+    "pin",
+    "read_topology",
+    "select_cores",
+    "yield_to_waking",
+]
 
 
 def read_topology(root: Path = ROOT) -> Topology:
@@ -80,6 +89,15 @@ def pin(cores: Iterable[int]) -> bool:
     except (OSError, ValueError, OverflowError, AttributeError):
         return False
     return False
+
+
+def yield_to_waking() -> None:
+    """Preempt nobody on waking up: whoever runs on the CPU goes on until it sleeps or its time is over.
+
+    For workers that take turns: the head, which often runs where one wakes, first wakes the others, too.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _listed(order: tuple[int, ...], text: str) -> tuple[int, ...]:

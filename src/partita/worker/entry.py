@@ -15,7 +15,7 @@ import msgspec
 
 from partita.core.errors import ConnectionClosed
 from partita.system.channels import Channel
-from partita.system.cpus import pin
+from partita.system.cpus import pin, yield_to_waking
 from partita.system.processes import die_with_parent, thread_environment
 
 
@@ -48,4 +48,6 @@ def _prepare(frame: bytes) -> bool:
     start = msgspec.msgpack.decode(frame)
     os.environ.update(thread_environment(start["threads"]))
     cores = start["cores"]
+    if not start.get("owns_cores", True):
+        yield_to_waking()
     return pin(cores) if cores else True

@@ -1,5 +1,6 @@
 """The items of a batch, found in X and read in place."""
 
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -19,7 +20,7 @@ class Gather:
     One chunk is a view, without a copy; several are joined once. Arrays are as read-only as the arena is.
     """
 
-    __slots__ = ("_arena", "_batched", "_specs", "_static")
+    __slots__ = ("_arena", "_batched", "_row_bytes", "_specs", "_static")
 
     def __init__(self, arena: memoryview, signature: Signature) -> None:
         self._arena = arena
@@ -30,6 +31,9 @@ class Gather:
             if signature.is_static and signature.batched
             else None
         )
+        self._row_bytes = tuple(
+            dtype.itemsize * prod(shape) for _, dtype, shape in self._static or ()
+        )  # bytes of an item of each input
 
     def batch(self, message: Execute) -> tuple[Batch, int]:
         """Return the arrays by name, each (rows, *item shape), and the number of rows.
@@ -45,6 +49,21 @@ class Gather:
                 for (name, dtype, shape), offset in zip(self._static, offsets, strict=True)
             }, rows
         return self._general(message)
+
+    def parts(self, message: Execute, sizes: Sequence[int]) -> Iterator[tuple[Batch, int]]:
+        """Yield the arrays of consecutive items, `sizes` at a time, as `batch` returns them.
+
+        Only what lies in several chunks is joined, so that executions of whole requests read in place.
+        """
+        if self._static is None or message.shapes is not None:
+            batch, _ = self._general(message)
+            start = 0
+            for size in sizes:
+                yield {name: array[start : start + size] for name, array in batch.items()}, size
+                start += size
+            return
+        for chunks in _cut(message.chunks, sizes, self._row_bytes):
+            yield self.batch(Execute(message.batch_id, message.slot, chunks))
 
     def _general(self, message: Execute) -> tuple[Batch, int]:
         shapes = message.shapes or tuple(spec.shape for spec in self._specs)
@@ -69,3 +88,22 @@ class Gather:
         start = chunk.offsets[index]
         packed = self._arena[start : start + sizes[index]]
         return unpack_elements(packed, chunk.rows * prod(shape)).reshape(chunk.rows, *shape)
+
+
+def _cut(
+    chunks: Sequence[Chunk], sizes: Sequence[int], row_bytes: tuple[int, ...]
+) -> Iterator[tuple[Chunk, ...]]:
+    """Yield the chunks of the next `size` items, for each of the sizes."""
+    waiting = list(reversed(chunks))
+    for size in sizes:
+        taken: list[Chunk] = []
+        missing = size
+        while missing:
+            chunk = waiting.pop()
+            rows = min(missing, chunk.rows)
+            taken.append(Chunk(rows, chunk.offsets))
+            missing -= rows
+            if rows < chunk.rows:
+                offsets = tuple(o + rows * width for o, width in zip(chunk.offsets, row_bytes, strict=True))
+                waiting.append(Chunk(chunk.rows - rows, offsets))
+        yield tuple(taken)

@@ -12,7 +12,6 @@ from partita.worker.arena import OutputArena
 from partita.worker.gather import Gather
 from partita.worker.pipeline import Run
 from partita.worker.results import Part, Results
-from partita.worker.runtimes.interface import Batch
 from partita.worker.user_code import describe
 
 
@@ -58,8 +57,7 @@ class Loop:
     def _execute(self, message: Execute) -> BatchDone | BatchFailed:
         started = perf_counter_ns()
         try:
-            batch, rows = self._gather.batch(message)
-            parts, infer_ns = self._run_parts(batch, rows, message.executions)
+            parts, infer_ns = self._run_parts(message)
             outputs = self._arena.write(message.slot, parts)
         except MemoryError as error:
             return BatchFailed(message.batch_id, describe(error, self._user_folder), "out_of_memory")
@@ -69,16 +67,19 @@ class Loop:
         self._announced_bytes = self._arena.nbytes
         return BatchDone(message.batch_id, outputs, perf_counter_ns() - started, infer_ns, grown)
 
-    def _run_parts(self, batch: Batch, rows: int, executions: tuple[int, ...]) -> tuple[list[Part], int]:
+    def _run_parts(self, message: Execute) -> tuple[list[Part], int]:
+        executions = message.executions
         if len(executions) <= 1:
+            batch, rows = self._gather.batch(message)
             outputs, infer_ns = self._run(batch, rows, executions[0] if executions else rows)
             return [self._results.ordered(outputs, rows)], infer_ns
         parts: list[Part] = []
         total_ns = 0
-        for start, stop, size in split(rows, executions):
-            piece = {name: array[start:stop] for name, array in batch.items()}
-            outputs, infer_ns = self._run(piece, stop - start, size)
-            parts.append(self._results.ordered(outputs, stop - start))
+        pieces = list(split(sum(chunk.rows for chunk in message.chunks), executions))
+        arrays = self._gather.parts(message, [stop - start for start, stop, _ in pieces])
+        for (_, _, size), (piece, rows) in zip(pieces, arrays, strict=True):
+            outputs, infer_ns = self._run(piece, rows, size)
+            parts.append(self._results.ordered(outputs, rows))
             total_ns += infer_ns
         return parts, total_ns
 
