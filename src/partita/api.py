@@ -4,6 +4,7 @@ from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
+from partita.choosing import adopted
 from partita.core.errors import InvalidInput
 from partita.core.plan import Objective, Plan
 from partita.planning.optimizer import Optimizer
@@ -41,14 +42,15 @@ def plan(
     topology = read_topology()
     chosen = select_cores(topology, None if cores is None else str(cores))
     listener = Listener() if progress is None else Listener(progress=progress)
-    profile = measured(sources[0], chosen, topology, Measuring(budget_s=budget_s, listener=listener))
+    source = adopted(sources[0], topology)
+    profile = measured(source, chosen, topology, Measuring(budget_s=budget_s, listener=listener))
     optimizer = Optimizer(
         profile,
         sockets=tuple(map(len, topology.by_socket(chosen))),
         micro_batches=micro_batches,
-        max_instance_batch=sources[0].max_batch,
+        max_instance_batch=source.max_batch,
     )
     if verify is None:
         return optimizer.plan(len(chosen), batch, goal, limit_ms)
     plans = likely(optimizer, len(chosen), batch, verify, limit_ms)
-    return verified(sources[0], plans, cores=chosen, topology=topology)[0]
+    return verified(source, plans, cores=chosen, topology=topology)[0]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from partita.choosing import adopted
 from partita.core.errors import InvalidInput
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.profile import Profile
@@ -81,6 +82,7 @@ def deployment_for(
     """Plan one model, or allocate one ensemble, on these cores. Raises `InvalidInput` or `NoFeasiblePlan`."""
     if source.ensemble is not None:
         return ensemble_deployment(source, limits_of(source, server), topology, cores)
+    source = adopted(source, topology)
     profile = None if source.settings.instances else profiler(source, cores)
     plan = plan_for(source, topology, cores, profile)
     return Deployment(

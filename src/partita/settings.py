@@ -70,7 +70,9 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     version: str | int | None = None
     """Which version folder to serve; the highest number by default."""
     runtime: str = "auto"
-    """``onnxruntime`` or ``python``; `auto` goes by the file."""
+    """``onnxruntime`` or ``python``; `auto` is what was chosen by measuring, else goes by the file."""
+    allow_deviation: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
+    """How far outputs may be off, relative to an item's largest value, for lower precision to be chosen."""
     handler: str | None = None
     """``FILE.py:Class``, relative to the model's folder."""
     max_batch: Positive = 32

@@ -2,15 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import click
 
+from partita.cli.choosing import show_choice, watched_choice
 from partita.cli.console import emit_json, emit_table, milliseconds, say
 from partita.cli.options import FILE, config_option, cores_option, json_option, parse_dimensions
 from partita.cli.profiling import Watch, one_model, watched
 
 if TYPE_CHECKING:
+    from partita.core.choice import Choice
     from partita.core.profile import Profile
     from partita.sources import ModelSource
 
@@ -20,7 +23,11 @@ if TYPE_CHECKING:
     short_help="Measure a model: how long it takes for t cores and b items.",
 )
 @click.argument("path", metavar="PATH", type=FILE)
-@click.option("--runtime", metavar="NAME|auto", help="onnxruntime or python. [default: by the file]")
+@click.option(
+    "--runtime",
+    metavar="NAME|auto",
+    help="What executes the model; auto tries all that can and takes the fastest. [default: auto]",
+)
 @click.option(
     "--max-batch",
     type=click.IntRange(min=1),
@@ -38,7 +45,25 @@ if TYPE_CHECKING:
 @click.option("--resume", is_flag=True, help="Measure on, from what is kept and from FILE of -o.")
 @click.option("--again", is_flag=True, help="Measure from the beginning, whatever is kept.")
 @click.option(
-    "--samples", type=FILE, metavar="FILE", help="Items to measure with, .npy or .npz. [default: made up]"
+    "--calibration",
+    "--samples",
+    "samples",
+    type=FILE,
+    metavar="FILE",
+    help="Items to compare and measure with, .npy or .npz. [default: made up]",
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    metavar="X",
+    help="How far another runtime's outputs may be off, relative to an item's largest value. "
+    "[default: by the datatype, 0.001 for FP32]",
+)
+@click.option(
+    "--allow-deviation",
+    type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
+    metavar="X",
+    help="Let lower precision compete, with outputs off by up to X.",
 )
 @click.option(
     "--dim",
@@ -61,6 +86,8 @@ def command(
     resume: bool,
     again: bool,
     samples: Path | None,
+    tolerance: float | None,
+    allow_deviation: float | None,
     dimensions: tuple[str, ...],
     output: Path | None,
     config: Path | None,
@@ -68,9 +95,16 @@ def command(
 ) -> None:
     """Measure the model at PATH, one instance alone, for the thread counts and batches that can matter.
 
+    Unless --runtime names one, every runtime that can execute the model is tried first: those whose outputs
+    agree with the runtime of the model's own format are timed, and the fastest is measured for the plan.
+
     The table is kept for `plan` and `serve`, after every point: Ctrl-C loses nothing, and the next run goes
     on from there. What was measured before is not measured again unless --resume, --full or --again asks.
     """
+    from msgspec import to_builtins
+
+    from partita.choosing import CHOICE_SHARE, Choosing, adopted
+    from partita.choosing import chosen as choose
     from partita.profiles import Measuring, measured
     from partita.profiling.store import load, save
     from partita.settings import default_config, load_settings
@@ -79,7 +113,9 @@ def command(
     if resume and again:
         raise click.UsageError("--resume goes on and --again begins anew; give one of them")
     settings = load_settings(config or default_config()).with_server(tune_budget_s=budget, cores=cores)
-    source = _adjusted(one_model(path, settings), runtime, max_batch, parse_dimensions(dimensions))
+    source = _adjusted(
+        one_model(path, settings), runtime, max_batch, parse_dimensions(dimensions), allow_deviation
+    )
     topology = read_topology()
     wanted, budget_s = settings.server.cores, settings.server.tune_budget_s
     chosen = select_cores(topology, None if wanted is None else str(wanted))
@@ -92,9 +128,24 @@ def command(
         samples=samples,
     )
     watch = Watch()
+    choice: Choice | None = None
+    begun_s = monotonic()
     try:
-        with watched(watch, source.name, budget_s) as listener:
-            profile = measured(source, chosen, topology, replace(measuring, listener=listener))
+        if not resume:
+            choosing = Choosing(
+                budget_s=budget_s * CHOICE_SHARE,
+                again=again,
+                samples=samples,
+                relative_tolerance=tolerance,
+            )
+            with watched_choice(watch, source.name, choosing.budget_s) as audience:
+                choice = choose(source, chosen, topology, replace(choosing, audience=audience))
+        source = adopted(source, topology)
+        left_s = max(budget_s - (monotonic() - begun_s), budget_s * (1 - CHOICE_SHARE) / 2)
+        with watched(watch, source.name, left_s) as listener:
+            profile = measured(
+                source, chosen, topology, replace(measuring, budget_s=left_s, listener=listener)
+            )
     except KeyboardInterrupt:
         _say_what_is_kept(watch, output)
         raise
@@ -104,13 +155,20 @@ def command(
         save(output, profile)
         say(f"written to {output}")
     if as_json:
-        emit_json(_document(profile))
-    else:
-        _show(profile)
+        emit_json({**_document(profile), "choice": None if choice is None else to_builtins(choice)})
+        return
+    _show(profile)
+    if choice is not None:
+        click.echo("")
+        show_choice(choice)
 
 
 def _adjusted(
-    source: "ModelSource", runtime: str | None, max_batch: int | None, dimensions: dict[str, int]
+    source: "ModelSource",
+    runtime: str | None,
+    max_batch: int | None,
+    dimensions: dict[str, int],
+    allow_deviation: float | None,
 ) -> "ModelSource":
     """Return the model with what the command line says about it."""
     import msgspec
@@ -120,9 +178,12 @@ def _adjusted(
         settings = msgspec.structs.replace(settings, max_batch=max_batch)
     if dimensions:
         settings = msgspec.structs.replace(settings, dimensions={**settings.dimensions, **dimensions})
-    return replace(
-        source, settings=settings, runtime=source.runtime if runtime in (None, "auto") else runtime
-    )
+    if allow_deviation is not None:
+        settings = msgspec.structs.replace(settings, allow_deviation=allow_deviation)
+    if runtime is not None:
+        settings = msgspec.structs.replace(settings, runtime=runtime)
+    named = runtime not in (None, "auto")
+    return replace(source, settings=settings, runtime=runtime if runtime and named else source.runtime)
 
 
 def _say_what_is_kept(watch: Watch, output: Path | None) -> None:

@@ -96,7 +96,8 @@ def run_demo(*, seconds: float, output: Path, report: Report) -> DemoResult:
 
 def _show_model(path: Path, stage: _Stage, report: Report) -> ModelReport:
     (source,) = find_models(path, Settings())
-    source = replace(source, settings=msgspec.structs.replace(source.settings, max_batch=BATCH))
+    settings = msgspec.structs.replace(source.settings, max_batch=BATCH, runtime=source.runtime)
+    source = replace(source, settings=settings)
     measuring = Measuring(
         budget_s=max(stage.seconds_for("profile"), _LEAST_PROFILE_S),
         again=True,

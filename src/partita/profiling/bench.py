@@ -1,10 +1,11 @@
 """The workers that a model is measured with: one for each thread count, asleep while another runs."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
 
 from partita.core.clock import Clock
-from partita.core.errors import PartitaError
 from partita.core.tensors import Signature
 from partita.engine.instance import ModelLaunch
 from partita.profiling.inputs import Items
@@ -20,6 +21,13 @@ class Took(NamedTuple):
 
     total_ms: float
     infer_ms: float
+
+
+class Another(NamedTuple):
+    """What one more worker took: seconds until it was ready, and memory that it shares with nobody."""
+
+    load_s: float
+    private_bytes: int | None
 
 
 class Bench:
@@ -38,6 +46,7 @@ class Bench:
     ) -> None:
         self.load_s = 0.0
         """Longest time from starting a worker process until it was ready."""
+        self._last_load_s = 0.0
         self._launch = launch
         self._cores = tuple(cores)
         self._argv = tuple(argv)
@@ -63,6 +72,35 @@ class Bench:
         done = self._worker(threads).run(self._rows.batch(batch))
         return Took(done.total_ns / 1e6, done.infer_ns / 1e6)
 
+    def calculate(self, items: Items) -> dict[str, NDArray[Any]]:
+        """Return the outputs of these items, executed as one batch with all cores; they replace those in use.
+
+        Raises `ExecutionFailed`, `LoadFailed` or `MemoryError`.
+        """
+        worker = self._worker(len(self._cores))
+        count = len(next(iter(items.values())))
+        self._rows.use(items, largest=count)
+        return worker.outputs(worker.run(self._rows.batch(count)))
+
+    def start_another(self) -> "Another":
+        """Start one more worker beside that of all cores, and say what it took. Raises `LoadFailed`.
+
+        It has one core, or all if that is one; then it ends at once, for no point is measured with it.
+        """
+        extra = self._start(1)
+        assert extra.ready is not None
+        if len(self._cores) > 1 and 1 not in self._workers:
+            self._workers[1] = extra
+            return Another(load_s=self._last_load_s, private_bytes=extra.private_bytes())
+        private = extra.private_bytes()
+        extra.close()
+        return Another(load_s=self._last_load_s, private_bytes=private)
+
+    def memory(self, threads: int) -> tuple[int | None, int | None]:
+        """Memory of the worker of this thread count, bytes: what it holds, and what it shares with nobody."""
+        worker = self._workers.get(threads)
+        return (None, None) if worker is None else (worker.resident_bytes(), worker.private_bytes())
+
     def resident_bytes(self, threads: int) -> int | None:
         """Memory that the worker of this thread count holds now."""
         worker = self._workers.get(threads)
@@ -85,6 +123,10 @@ class Bench:
             self._workers[threads] = self._workers.pop(threads)  # the last used is last
             return self._workers[threads]
         self._make_room()
+        worker = self._workers[threads] = self._start(threads)
+        return worker
+
+    def _start(self, threads: int) -> SoloWorker:
         begun_s = self._clock.now_s()
         worker = SoloWorker(
             self._launch,
@@ -93,13 +135,13 @@ class Bench:
             inputs=self._rows.memory,
             execution_limit_s=self._execution_limit_s,
         )
-        self._workers[threads] = worker
         try:
             ready = worker.until_ready()
-        except PartitaError:
-            self.drop(threads)
+        except BaseException:
+            worker.kill()
             raise
-        self.load_s = max(self.load_s, self._clock.now_s() - begun_s)
+        self._last_load_s = self._clock.now_s() - begun_s
+        self.load_s = max(self.load_s, self._last_load_s)
         for warning in ready.warnings:
             if warning not in self._said:
                 self._said.add(warning)

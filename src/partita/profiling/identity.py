@@ -91,12 +91,12 @@ def provenance_of(
         cpu_model=topology.cpu_model,
         topology=str(topology),
         dimensions=dict(launch.dimensions if dimensions is None else dimensions),
-        handler_hash=_handling_hash(launch),
+        handler_hash=handling_hash(launch),
         samples_hash="" if samples is None else model_hash(samples),
     )
 
 
-def _handling_hash(launch: ModelLaunch) -> str:
+def handling_hash(launch: ModelLaunch) -> str:
     """Return a hash of the handler and the runtime's options; "" without either."""
     if launch.handler is None and not launch.options:
         return ""

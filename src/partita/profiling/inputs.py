@@ -1,7 +1,7 @@
 """Items to measure with: the user's samples, else made up from the model's signature."""
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,32 @@ Items = Mapping[str, NDArray[Any]]
 """Arrays by input name, each (rows, *item shape); BYTES as objects."""
 
 
+Maker = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float32]]
+"""Makes floating-point numbers of a shape."""
+
+
+def standard_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return numbers as inputs usually are: around nought, of size one."""
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def of_different_sizes(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return numbers whose mean and size differ from item to item, as brightness and contrast do."""
+    each = (shape[0], *(1,) * (len(shape) - 1))
+    size = np.exp2(rng.uniform(-2, 3, each)).astype(np.float32)
+    mean = rng.normal(0, 2, each).astype(np.float32)
+    return rng.standard_normal(shape, dtype=np.float32) * size + mean
+
+
+def of_bytes(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return whole numbers from 0 to 255, for models that take unscaled pixels."""
+    return rng.integers(0, 256, shape).astype(np.float32)
+
+
+MAKERS: tuple[Maker, ...] = (standard_normal, of_different_sizes, of_bytes)
+"""Tried in this order where a model has to answer different items differently."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Distinct items, the sizes that their differing axes have, and what the user should hear."""
@@ -37,16 +63,27 @@ class Calibration:
 
 
 def calibration(
-    signature: Signature, *, samples: Items | None = None, dimensions: Mapping[str, int] | None = None
+    signature: Signature,
+    *,
+    samples: Items | None = None,
+    dimensions: Mapping[str, int] | None = None,
+    count: int = DISTINCT_ROWS,
+    make: Maker | None = None,
 ) -> Calibration:
-    """Return items for a signature. Raises `InvalidInput` for samples or sizes that do not fit it."""
+    """Return items for a signature, the samples or `count` made up, floating-point numbers by `make`.
+
+    Raises `InvalidInput` for samples or sizes that do not fit it.
+    """
     sizes = dict(dimensions or {})
     if samples is not None:
         return Calibration(items=_checked(samples, signature), dimensions=sizes)
     notes: list[str] = []
     used: dict[str, int] = {}
     rng = np.random.default_rng(0)
-    items = {spec.name: _made_up(rng, spec, _shape(spec, sizes, used, notes)) for spec in signature.inputs}
+    items = {
+        spec.name: _made_up(rng, spec, (count, *_shape(spec, sizes, used, notes)), make or standard_normal)
+        for spec in signature.inputs
+    }
     if unknown := sorted(set(sizes) - set(used)):
         known = ", ".join(sorted(_axis_names(signature))) or "none"
         raise InvalidInput(f"no axis is named {unknown[0]}; the model's axes of any size are: {known}")
@@ -86,6 +123,19 @@ def packed(array: NDArray[Any]) -> bytes:
     return b"".join(_LENGTH.pack(len(text)) + text for text in array.ravel().tolist())
 
 
+def unpacked(data: bytes | memoryview, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return texts as an array of `bytes` from how X and P hold them: the reverse of `packed`."""
+    texts, at = [], 0
+    while at < len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        texts.append(bytes(data[at : at + length]))
+        at += length
+    array = np.empty(len(texts), dtype=object)
+    array[:] = texts
+    return array.reshape(shape)
+
+
 def _axis_names(signature: Signature) -> set[str]:
     return {
         _axis_name(spec, axis)
@@ -118,18 +168,17 @@ def _shape(
     return tuple(shape)
 
 
-def _made_up(rng: np.random.Generator, spec: TensorSpec, shape: tuple[int, ...]) -> NDArray[Any]:
-    full = (DISTINCT_ROWS, *shape)
+def _made_up(rng: np.random.Generator, spec: TensorSpec, full: tuple[int, ...], make: Maker) -> NDArray[Any]:
     match spec.datatype:
         case DataType.BYTES:
             return np.full(full, _TEXT, dtype=object)
         case DataType.BOOL:
             return rng.integers(0, 2, full).astype(bool)
         case DataType.BF16:  # the upper half of a float32's bits
-            bits = rng.standard_normal(full, dtype=np.float32).view(np.uint32)
+            bits = make(rng, full).view(np.uint32)
             return (bits >> 16).astype(np.uint16)
         case DataType.FP16 | DataType.FP32 | DataType.FP64:
-            return rng.standard_normal(full, dtype=np.float32).astype(spec.datatype.numpy)
+            return make(rng, full).astype(spec.datatype.numpy)
     return rng.integers(0, _LARGEST_INTEGER + 1, full).astype(spec.datatype.numpy)
 
 

@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from partita.core.errors import ConnectionClosed, LoadFailed, PartitaError
+from partita.core.tensors import DataType
 from partita.engine.instance import ModelLaunch
-from partita.profiling.inputs import Items, packed, rows
+from partita.profiling.inputs import Items, packed, rows, unpacked
 from partita.system.channels import channel_pair
-from partita.system.memory import resident_bytes
+from partita.system.memory import private_bytes, resident_bytes
 from partita.system.processes import spawn_worker, thread_environment
 from partita.system.shared_memory import SharedMemory
 from partita.wire.codec import decode_from_worker, encode
@@ -20,6 +24,7 @@ from partita.wire.messages import (
     BatchFailed,
     Chunk,
     Execute,
+    Output,
     Ready,
     Start,
     StartFailed,
@@ -60,8 +65,13 @@ class InputRows:
         self._offsets: tuple[int, ...] = ()
 
     def use(self, items: Items, *, largest: int) -> None:
-        """Lay out room for batches of up to `largest` of these items. Raises `MemoryError`."""
+        """Lay out room for batches of up to `largest` of these items. Raises `MemoryError`.
+
+        Other items than before take their place; no batch of those may be executing.
+        """
         self._items = items
+        self._placed.clear()
+        self._written = 0
         starts, at = [], 0
         for array in items.values():
             starts.append(at)
@@ -193,9 +203,24 @@ class SoloWorker:
         self.send(batch, executions)
         return self.done()
 
+    def outputs(self, done: BatchDone) -> dict[str, NDArray[Any]]:
+        """Return copies of a batch's outputs by name, (items, *item shape), before the next one is sent."""
+        assert self.ready is not None
+        assert self._outputs is not None
+        return {
+            spec.name: _output(
+                spec.datatype, self._outputs.view, output, batched=self.ready.signature.batched
+            )
+            for spec, output in zip(self.ready.signature.outputs, done.outputs, strict=True)
+        }
+
     def resident_bytes(self) -> int | None:
         """Memory that the process holds now."""
         return resident_bytes(self._process.pid)
+
+    def private_bytes(self) -> int | None:
+        """Of that, what no other process has a part in."""
+        return private_bytes(self._process.pid)
 
     def fileno(self) -> int:
         """The channel's descriptor, readable when a batch is done."""
@@ -251,3 +276,13 @@ class SoloWorker:
             input_arena_bytes=arena_bytes,
             output_slots=1,
         )
+
+
+def _output(datatype: DataType, memory: memoryview, output: Output, *, batched: bool) -> NDArray[Any]:
+    """Return one output of a batch; that of a model without a batch axis as the only item."""
+    data = memory[output.offset : output.offset + output.size]
+    if datatype is DataType.BYTES:
+        array = unpacked(data, output.shape)
+    else:
+        array = np.frombuffer(data, datatype.numpy).reshape(output.shape).copy()
+    return array if batched else array[None]

@@ -56,7 +56,7 @@ def save(path: Path, profile: Profile) -> None:
         {name: value for name, value in asdict(point).items() if value is not None}
         for point in profile.points.values()
     ]
-    _write(path, msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+    write_whole(path, msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
 
 
 def load(path: Path) -> Profile:
@@ -142,8 +142,8 @@ def _check(path: Path, point: ProfilePoint) -> None:
         )
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write beside the file, flush to disk, then rename over it."""
+def write_whole(path: Path, content: bytes, what: str = "the profile") -> None:
+    """Write beside the file, flush to disk, then rename over it. Raises `SaveFailed`."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,5 +156,5 @@ def _write(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         raise SaveFailed(
-            f"the profile cannot be written to {path}: {error.strerror}; what was there is kept"
+            f"{what} cannot be written to {path}: {error.strerror}; what was there is kept"
         ) from error

@@ -23,6 +23,16 @@ def resident_bytes(pid: int, root: Path = ROOT) -> int | None:
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else None
 
 
+def private_bytes(pid: int, root: Path = ROOT) -> int | None:
+    """Return the memory of a process that no other process shares; None when it is gone or not ours."""
+    found = [
+        int(line.split()[1]) * 1024
+        for line in (read_text(root / f"proc/{pid}/smaps_rollup") or "").splitlines()
+        if line.startswith(("Private_Clean:", "Private_Dirty:"))
+    ]
+    return sum(found) if found else None
+
+
 def _meminfo(root: Path, name: str) -> int | None:
     for line in (read_text(root / "proc/meminfo") or "").splitlines():
         key, _, value = line.partition(":")

@@ -1,0 +1,219 @@
+"""Which runtime executes a model: chosen among those that can, kept beside its profiles, and put to use."""
+
+import importlib.util
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import msgspec
+
+from partita.core.choice import Candidate, Choice, Verdict
+from partita.core.profile import Profile
+from partita.core.topology import Topology
+from partita.engine.engine import WORKER_ARGV
+from partita.launching import launch_of
+from partita.planning.candidates import candidates
+from partita.profiling.choice_store import choice_path, load_choice, save_choice
+from partita.profiling.choosing import Audience, ChoiceSettings, choose
+from partita.profiling.identity import installed_version, model_hash, provenance_of
+from partita.profiling.runner import fullest_socket
+from partita.profiling.store import SaveFailed, cached_path, load_cached, save
+from partita.settings import cache_dir
+from partita.sources import ModelSource
+from partita.system.clock import SystemClock
+from partita.system.instructions import instructions
+
+log = logging.getLogger("partita")
+
+CHOICE_SHARE = 0.6
+"""Of a profile's budget, for choosing the runtime; the rest is for measuring the winner."""
+LEAST_BUDGET_S = 6.0
+"""With less than this there is no time to try anything but the format's own runtime."""
+
+ENTRY_POINT_GROUP = "partita.runtimes"
+
+_PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
+"""What has to be installed for a runtime."""
+_RUNTIMES = {".onnx": ("onnxruntime", "openvino")}
+"""Which runtimes execute a file, the format's own first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choosing:
+    """How to choose."""
+
+    budget_s: float = 20.0
+    again: bool = False
+    """Choose anew, whatever is kept."""
+    samples: Path | None = None
+    """Calibration items, .npy or .npz; None = made up."""
+    relative_tolerance: float | None = None
+    audience: Audience = field(default_factory=Audience)
+    runtimes: tuple[str, ...] | None = None
+    """Which runtimes to choose among, the reference left out; None = all that are installed."""
+
+
+def is_open(source: ModelSource) -> bool:
+    """Return whether nobody has said what executes this model, and there is something to choose."""
+    settings = source.settings
+    return (
+        source.ensemble is None
+        and settings.runtime == "auto"
+        and not settings.options
+        and source.path.suffix in _RUNTIMES
+    )
+
+
+def adopted(source: ModelSource, topology: Topology) -> ModelSource:
+    """Return the model with the runtime that was chosen for it; as it is where none was, or none need be."""
+    if not is_open(source):
+        return source
+    choice = load_choice(_path(source, topology))
+    return (
+        source if choice is None or not _is_current(choice) else with_candidate(source, choice.won.candidate)
+    )
+
+
+def stored(source: ModelSource, topology: Topology) -> Choice | None:
+    """Return the choice that is kept for a model, None if there is none."""
+    return load_choice(_path(source, topology)) if is_open(source) else None
+
+
+def chosen(
+    source: ModelSource, cores: tuple[int, ...], topology: Topology, choosing: Choosing
+) -> Choice | None:
+    """Return the choice for a model, the kept one or one made now; None where there is nothing to choose.
+
+    What is measured of the candidates is kept as their profiles. Raises `LoadFailed` or `ExecutionFailed`
+    if the reference does not run, `InvalidInput` for calibration items that do not fit.
+    """
+    if not is_open(source):
+        return None
+    tried = candidates_of(source, choosing.runtimes)
+    if len(tried) < 2:
+        return None
+    path = _path(source, topology)
+    kept = None if choosing.again else load_choice(path)
+    if kept is not None and _covers(kept, source, cores, choosing, tried):
+        return kept
+    audience = choosing.audience
+    if choosing.budget_s < LEAST_BUDGET_S:
+        audience.note(f"no time to try other runtimes than {tried[0].key}; give --budget")
+        return kept
+    keeper = _Keeper(path, audience)
+    settings = ChoiceSettings(
+        launch=launch_of(source),
+        model_path=source.path,
+        candidates=tried,
+        cores=fullest_socket(topology, cores),
+        sockets=tuple(map(len, topology.by_socket(cores))),
+        topology=topology,
+        worker_argv=WORKER_ARGV,
+        max_batch=source.max_batch,
+        budget_s=choosing.budget_s,
+        samples=choosing.samples,
+        relative_tolerance=choosing.relative_tolerance,
+        allowed_deviation=source.settings.allow_deviation,
+        execution_limit_s=source.settings.execution_limit_s,
+    )
+    return choose(
+        settings,
+        clock=SystemClock(),
+        audience=replace(audience, save=keeper.save, decided=keeper.decided),
+    )
+
+
+def candidates_of(source: ModelSource, runtimes: tuple[str, ...] | None = None) -> tuple[Candidate, ...]:
+    """Return what could execute a model here, the runtime of its own format first."""
+    first, *others = _RUNTIMES[source.path.suffix]
+    offered = sorted(point.name for point in entry_points(group=ENTRY_POINT_GROUP))
+    wanted = [*others, *offered] if runtimes is None else [name for name in runtimes if name != first]
+    installed = [name for name in dict.fromkeys(wanted) if _is_installed(name)]
+    lower = source.settings.allow_deviation is not None
+    return candidates((first, *installed), instructions=instructions(), lower=lower)
+
+
+def with_candidate(source: ModelSource, candidate: Candidate) -> ModelSource:
+    """Return the model executed by a candidate, as if its settings said so."""
+    settings = msgspec.structs.replace(
+        source.settings, runtime=candidate.runtime, options=dict(candidate.options)
+    )
+    return replace(source, runtime=candidate.runtime, settings=settings)
+
+
+class _Keeper:
+    """Writes choice and profiles to disk. The first failure is told; what is measured is of use even so."""
+
+    def __init__(self, path: Path, audience: Audience) -> None:
+        self._path = path
+        self._audience = audience
+        self._failed = False
+
+    def save(self, candidate: Candidate, profile: Profile) -> None:
+        """Keep a candidate's profile, with what is kept of it already."""
+        assert profile.provenance is not None
+        folder = cache_dir() / "profiles"
+        kept = load_cached(folder, profile.provenance)
+        if kept is None or kept.provenance != profile.provenance:
+            whole = profile
+        elif kept.finished is not None:
+            return
+        else:
+            whole = kept.with_points(profile.points.values())
+        path = cached_path(folder, profile.provenance)
+        self._write(lambda: save(path, whole))
+        self._audience.save(candidate, profile)
+
+    def decided(self, choice: Choice) -> None:
+        """Keep the best that is known so far."""
+        self._write(lambda: save_choice(self._path, choice))
+        self._audience.decided(choice)
+
+    def _write(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except SaveFailed as error:
+            if not self._failed:
+                self._audience.note(str(error))
+            self._failed = True
+
+
+def _covers(
+    kept: Choice,
+    source: ModelSource,
+    cores: tuple[int, ...],
+    choosing: Choosing,
+    tried: tuple[Candidate, ...],
+) -> bool:
+    """Return whether a kept choice answers what is asked now."""
+    given = "" if choosing.samples is None else model_hash(choosing.samples)
+    known = {assessment.candidate.key for assessment in kept.assessments}
+    return (
+        kept.is_finished
+        and all(assessment.verdict is not Verdict.NOT_TRIED for assessment in kept.assessments)
+        and kept.cores == len(cores)
+        and kept.max_batch >= source.max_batch
+        and kept.relative_tolerance == choosing.relative_tolerance
+        and (choosing.samples is None or kept.samples_hash == given)
+        and {candidate.key for candidate in tried} <= known
+        and _is_current(kept)
+    )
+
+
+def _is_current(choice: Choice) -> bool:
+    """Return whether the winner is installed in the version that was compared with the reference."""
+    won = choice.won
+    now = installed_version(won.candidate.runtime)
+    return _is_installed(won.candidate.runtime) and (not now or now == won.version)
+
+
+def _is_installed(runtime: str) -> bool:
+    package = _PACKAGES.get(runtime)
+    return package is None or importlib.util.find_spec(package) is not None
+
+
+def _path(source: ModelSource, topology: Topology) -> Path:
+    provenance = provenance_of(launch_of(source), model_path=source.path, topology=topology)
+    return choice_path(cache_dir() / "choices", provenance, source.settings.allow_deviation)

@@ -1,0 +1,131 @@
+"""Which candidates there are, and which one wins."""
+
+from math import inf, isinf
+from pathlib import Path
+
+import pytest
+
+from partita.core.choice import Assessment, Candidate, Choice, Deviation, Speed, Verdict
+from partita.core.profile import Provenance
+from partita.planning.candidates import candidates, trial_points
+from partita.planning.runtime_choice import decide
+from partita.profiling.choice_store import choice_path, load_choice, save_choice
+from partita.system.instructions import instructions
+
+POINTS = [(2, 1), (2, 8), (1, 1), (1, 8)]
+
+
+def table(*ms: float) -> dict[tuple[int, int], float]:
+    return dict(zip(POINTS, ms, strict=True))
+
+
+def test_a_candidates_key_says_all_that_makes_it_different() -> None:
+    plain = Candidate(runtime="openvino")
+    same = Candidate(runtime="openvino", options={"streams": 2, "hint": "latency"})
+    other = Candidate(runtime="openvino", options={"hint": "latency", "streams": 2})
+    assert plain.key == "openvino"
+    assert same.key == other.key == "openvino hint=latency streams=2"
+    assert Candidate(runtime="t", process={"arena": True}).key == "t process.arena=true"
+
+
+def test_lower_precision_is_a_candidate_only_if_allowed_and_the_cpu_has_instructions_for_it() -> None:
+    runtimes = ("onnxruntime", "openvino")
+    both = {"avx512_vnni", "avx512_bf16"}
+    assert [c.key for c in candidates(runtimes, instructions=both)] == ["onnxruntime", "openvino"]
+    assert not any(c.precision for c in candidates(runtimes, instructions={"avx2"}, lower=True))
+    low = [c.key for c in candidates(runtimes, instructions=both, lower=True) if c.precision]
+    assert low == ["onnxruntime precision=int8", "openvino precision=bf16"]
+    assert Candidate(runtime="openvino", options={"precision": "f32"}).precision == ""
+
+
+def test_points_begin_with_all_cores_and_one_item() -> None:
+    assert trial_points(2, [1, 2, 4, 8, 16, 32])[:3] == ((2, 1), (2, 8), (1, 1))
+    assert trial_points(1, [1]) == ((1, 1),)
+    assert len(set(trial_points(16, [1, 2, 4, 8]))) == len(trial_points(16, [1, 2, 4, 8]))
+
+
+def test_the_winner_is_the_best_over_all_batch_sizes() -> None:
+    found = decide(
+        {"a": table(1, 8, 2, 16), "b": table(1.2, 3, 2.4, 6), "c": table(9, 9, 9, 9)},
+        reference="a",
+        sockets=(2,),
+        max_batch=8,
+    )
+    assert found.winner == "b"
+    assert found.by_batch[1] == "a"
+    assert found.by_batch[8] == "b"
+    assert found.slower["b"] == 1.0
+    assert found.slower["c"] > found.slower["a"] > 1.0
+
+
+def test_the_reference_stays_unless_another_is_clearly_faster() -> None:
+    near = {"a": table(1, 4, 1, 4), "b": table(0.99, 3.96, 0.99, 3.96)}
+    assert decide(near, reference="a", sockets=(2,), max_batch=8).winner == "a"
+    assert decide(near, reference="b", sockets=(2,), max_batch=8).winner == "b"
+
+
+def test_only_points_that_all_have_count() -> None:
+    few = {"a": {(2, 1): 1.0}, "b": table(1.5, 2, 3, 4)}
+    assert decide(few, reference="b", sockets=(2,), max_batch=8).winner == "a"
+
+
+def test_a_candidate_that_runs_nothing_loses() -> None:
+    found = decide(
+        {"a": table(1, 2, 3, 4), "b": table(inf, inf, inf, inf)}, reference="b", sockets=(2,), max_batch=4
+    )
+    assert found.winner == "a"
+    assert isinf(found.slower["b"])
+
+
+def test_nothing_but_the_reference_leaves_the_reference() -> None:
+    assert decide({}, reference="a", sockets=(2,), max_batch=4).winner == "a"
+
+
+CHOICE = Choice(
+    cores=2,
+    max_batch=8,
+    items=64,
+    winner="openvino",
+    by_batch={1: "onnxruntime", 8: "openvino"},
+    assessments=(
+        Assessment(candidate=Candidate(runtime="onnxruntime"), verdict=Verdict.REFERENCE),
+        Assessment(
+            candidate=Candidate(runtime="openvino"),
+            verdict=Verdict.ADMITTED,
+            reason="fastest",
+            version="1",
+            deviations=(Deviation(output="y", absolute=0.1, relative=1e-4, agrees=True),),
+            speeds=(Speed(threads=2, batch=1, mean_ms=1.5),),
+        ),
+    ),
+)
+
+
+def test_a_choice_is_kept_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "choices" / "a.json"
+    assert load_choice(path) is None
+    save_choice(path, CHOICE)
+    assert load_choice(path) == CHOICE
+    assert CHOICE.won.candidate.runtime == "openvino"
+    path.write_text(path.read_text().replace('"winner": "openvino"', '"winner": "gone"'))
+    assert load_choice(path) is None
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"partita_choice": 9}', "\0"])
+def test_a_file_that_is_no_choice_counts_as_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    assert load_choice(tmp_path / "a.json") is None
+
+
+def test_lower_precision_has_a_choice_of_its_own(tmp_path: Path) -> None:
+    here = Provenance(model_hash="m", runtime="onnxruntime", runtime_version="1", cpu_model="c", topology="t")
+    plain = choice_path(tmp_path, here, None)
+    assert choice_path(tmp_path, here, 0.05) != plain
+    assert choice_path(tmp_path, here, None) == plain
+
+
+def test_instructions_are_read_from_the_kernel(tmp_path: Path) -> None:
+    assert instructions(tmp_path) == frozenset()
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu avx2 avx512_vnni\n")
+    assert instructions(tmp_path) == {"fpu", "avx2", "avx512_vnni"}
