@@ -7,6 +7,7 @@ by a trial just before; server and loop then take turns, and each sleeps while t
 """
 
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from statistics import median
@@ -27,6 +28,8 @@ SLOWER = 1.05
 CLIENTS = {8: 8, 32: 4}
 """Requests of each client, by the number of clients: a few seconds of work."""
 ALONE = 30
+STANDS_S = 15.0
+"""A server loads the workers of other likely plans when it has started; the loop is not to run beside that."""
 FASTEST_ITEM = Shape(1, 2, 1)
 SHAPES = (FASTEST_ITEM, Shape(1, 2, 2), Shape(1, 2, 4), Shape(1, 2, 8), Shape(2, 1, 1))
 
@@ -54,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         best, fastest = next(iter(loops)), loops[FASTEST_ITEM]
         ours = stack.enter_context(servers.partita(model_path(MODEL)))
         print(f"Partita's plan: {ours.plan}", flush=True)
+        time.sleep(STANDS_S)
 
         def served(clients: int, each: int) -> fixed_work.Work:
             return fixed_work.run(ours.url, post, clients=clients, each=each)

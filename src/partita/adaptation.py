@@ -57,7 +57,6 @@ class Adapter:
         """The plan that was in force when likely ones were last chosen."""
         self._loop = loop
         self._now_s = SystemClock().now_s
-        self._begun_s = self._now_s()
         self._depths: list[int] = []
         self._before = self._counters()
         self._sampled_s = self._now_s()
@@ -131,22 +130,15 @@ class Adapter:
         return True
 
     def _keep_warm(self) -> None:
-        """Keep loaded: this plan once it is left, the one before, and those for 2 B, B/2 and 1 items.
-
-        A model that nobody has asked for an interval yet keeps none.
-        """
+        """Keep loaded: this plan once it is left, the one before, and those for 2 B, B/2 and 1 items."""
         plan, switcher = self.controller.plan, self._service.member.switcher
-        if plan is self._warm_for or switcher is None or not self._is_asked():
+        if plan is self._warm_for or switcher is None:
             return
         self._warm_for, before = plan, self._warm_for
         most = self._choices.max_batch
         likely = [plan, *([] if before is None else [before])]
         likely += [self._choices.best(b) for b in (2 * plan.batch, plan.batch // 2, 1) if 1 <= b <= most]
         switcher.keep_warm(likely, self._warm_bytes())
-
-    def _is_asked(self) -> bool:
-        is_new = self._now_s() - self._begun_s < self.controller.estimator_rules.interval_s
-        return not is_new and self._service.statistics.answered_items > 0
 
     def _carry_out(self, decision: Decision, target: Plan) -> None:
         log.info("%s: %s (%s): %s", self._service.name, decision.action, decision.reason, decision.text)

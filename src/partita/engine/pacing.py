@@ -12,7 +12,7 @@ AGAIN_S = 0.005
 """Until it is tried again to stop a worker that has only just begun."""
 PERIOD_S = 0.1
 OWN_SHARE = 0.25
-"""Share of time in which it loads even where its cores are never free, so that it is loaded some day."""
+"""Share of time in which an urgent one loads even where its cores are never free."""
 
 
 class Pacer:
@@ -23,7 +23,13 @@ class Pacer:
     """
 
     def __init__(
-        self, instance: Instance, leases: CoreLeases, *, loop: asyncio.AbstractEventLoop, clock: Clock
+        self,
+        instance: Instance,
+        leases: CoreLeases,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        is_urgent: bool = True,
     ) -> None:
         self._instance = instance
         self._leases = leases
@@ -36,6 +42,12 @@ class Pacer:
         self._settling: asyncio.TimerHandle | None = None
         self._period: asyncio.TimerHandle | None = None
         self._in_turn = False
+        self._is_urgent = is_urgent
+        """Whether it gets a share of the time where its cores are never free: somebody waits for it."""
+
+    def hurry(self) -> None:
+        """Somebody waits for it from now on."""
+        self._is_urgent = True
 
     def start(self) -> None:
         """Begin; the worker has just been started."""
@@ -84,7 +96,7 @@ class Pacer:
         if self._in_turn:
             self._in_turn = False
             self._run_on(self._leases.free_among(self._cores))
-        elif not self._runs_on and self._ran_s < OWN_SHARE * PERIOD_S:
+        elif self._is_urgent and not self._runs_on and self._ran_s < OWN_SHARE * PERIOD_S:
             self._in_turn = True
             self._run_on(self._cores)
         self._ran_s = 0.0

@@ -163,6 +163,8 @@ class Switcher:
             self.switches.append(switch)
             return switch
         steps = self.handover.switch(plan)
+        for pacer in self._pacers.values():
+            pacer.hurry()
         self.switches.append(switch)
         self._follow(steps)
         return switch
@@ -292,7 +294,13 @@ class Switcher:
     def _load(self, number: int, spec: InstanceSpec) -> None:
         instance = self._member.make_instance(number, spec)
         instance.start()
-        pacer = self._pacers[number] = Pacer(instance, self._leases, loop=self._loop, clock=self._clock)
+        pacer = self._pacers[number] = Pacer(
+            instance,
+            self._leases,
+            loop=self._loop,
+            clock=self._clock,
+            is_urgent=not self.handover.is_accepting,  # else it is loaded to sleep, and can wait for slack
+        )
         pacer.start()
 
     def _end(self, number: int) -> None:

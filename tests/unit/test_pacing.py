@@ -1,0 +1,83 @@
+"""Who loads beside others: in their pauses, and with a share of the time where somebody waits for it."""
+
+import asyncio
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from partita.engine import pacing
+from partita.engine.instance import Instance
+from partita.engine.pacing import Pacer
+from partita.machines.leases import CoreLeases
+from partita.system.clock import SystemClock
+
+BUSY, LOADING = 1, 2
+PERIODS = 4
+
+
+class Loading:
+    """An instance as far as a pacer sees it; notes the cores that it may run on."""
+
+    number = LOADING
+    spec = SimpleNamespace(cores=(0,))
+
+    def __init__(self) -> None:
+        self.turns: list[tuple[int, ...]] = []
+
+    def yield_to(self, free: Collection[int]) -> bool:
+        self.turns.append(tuple(free))
+        return True
+
+    def go_home(self) -> None:
+        self.turns.append((0,))
+
+
+@pytest.mark.parametrize("is_urgent", [True, False])
+def test_only_what_is_waited_for_takes_time_from_cores_that_are_never_free(
+    is_urgent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "PERIOD_S", 0.01)
+
+    async def main() -> None:
+        leases, instance = CoreLeases(), Loading()
+        leases.register(BUSY, (0,), lambda: None)
+        leases.lease(BUSY)
+        pacer = made(leases, instance, is_urgent=is_urgent)
+        pacer.start()
+        await asyncio.sleep(PERIODS * pacing.PERIOD_S)
+        assert ((0,) in instance.turns) is is_urgent
+        pacer.hurry()
+        await asyncio.sleep(PERIODS * pacing.PERIOD_S)
+        assert (0,) in instance.turns
+        pacer.stop()
+        leases.release(BUSY)
+
+    asyncio.run(main())
+
+
+def test_what_can_wait_loads_as_soon_as_a_core_is_free() -> None:
+    async def main() -> None:
+        leases, instance = CoreLeases(), Loading()
+        leases.register(BUSY, (0,), lambda: None)
+        leases.lease(BUSY)
+        pacer = made(leases, instance, is_urgent=False)
+        pacer.start()
+        assert instance.turns[-1] == ()
+        leases.release(BUSY)
+        await asyncio.sleep(10 * pacing.SETTLE_S)
+        assert instance.turns[-1] == (0,)
+        pacer.stop()
+
+    asyncio.run(main())
+
+
+def made(leases: CoreLeases, instance: Loading, *, is_urgent: bool) -> Pacer:
+    return Pacer(
+        cast("Instance", cast("Any", instance)),
+        leases,
+        loop=asyncio.get_running_loop(),
+        clock=SystemClock(),
+        is_urgent=is_urgent,
+    )
