@@ -29,7 +29,7 @@ CLIENTS = {8: 8, 32: 4}
 """Requests of each client, by the number of clients: a few seconds of work."""
 ALONE = 30
 STANDS_S = 15.0
-"""A server loads the workers of other likely plans when it has started; the loop is not to run beside that."""
+"""A server loads the workers of other likely plans when it has started; the loop must not run beside it."""
 FASTEST_ITEM = Shape(1, 2, 1)
 SHAPES = (FASTEST_ITEM, Shape(1, 2, 2), Shape(1, 2, 4), Shape(1, 2, 8), Shape(2, 1, 1))
 

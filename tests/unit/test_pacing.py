@@ -64,7 +64,7 @@ def test_what_can_wait_loads_as_soon_as_a_core_is_free() -> None:
         leases.lease(BUSY)
         pacer = made(leases, instance, is_urgent=False)
         pacer.start()
-        assert instance.turns[-1] == ()
+        assert not instance.turns[-1]
         leases.release(BUSY)
         await asyncio.sleep(10 * pacing.SETTLE_S)
         assert instance.turns[-1] == (0,)
