@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from partita.archives.containers import SUFFIXES, is_archive, manifest_of
+from partita.archives.source import archive_source
 from partita.core.errors import ModelNotFound, PartitaError
 from partita.settings import ModelSettings, Settings, load_model_settings
 from partita.sources import ModelSource, find_all, find_models
@@ -38,6 +40,8 @@ class Catalogue:
             own = place / "partita.toml"
             known = load_model_settings(own, name) if own.is_file() else ModelSettings()
         model = msgspec.structs.replace(known, **{**self.changes, **(settings or {})})
+        if is_archive(place):
+            return archive_source(place, model, name)
         alone = Settings(server=self.settings.server, model={name: model})
         (source,) = find_all(() if model.path is not None else (place,), alone)
         return source
@@ -55,10 +59,16 @@ class Catalogue:
         if Path(name).name != name or name in (".", ".."):
             return
         for path in self._roots:
-            for place in (path, path / name, path / f"{name}.onnx", path / f"{name}.toml"):
-                is_it = place.stem if place.is_file() else place.name
-                if place.exists() and (is_it == name or self._is_ensemble(place, name)):
+            for place in (path, *(path / f"{name}{suffix}" for suffix in ("", ".onnx", ".toml", *SUFFIXES))):
+                if place.exists() and self._holds(place, name):
                     yield place
+        for path in self._roots:
+            yield from (place for place in sorted(path.glob("*")) if _is_archive_of(place, name))
+
+    def _holds(self, place: Path, name: str) -> bool:
+        """Whether a file or folder that is named for a model of this name is one."""
+        is_it = _stem(place) == name or (place.name == name and is_archive(place))
+        return is_it or self._is_ensemble(place, name)
 
     def _is_ensemble(self, place: Path, name: str) -> bool:
         """Whether a file is that of an ensemble of this name."""
@@ -73,7 +83,7 @@ class Catalogue:
         named = {name for name, model in self.settings.model.items() if model.path is not None}
         for path in self._roots:
             for place in (path, *(path.iterdir() if path.is_dir() else ())):
-                named.add(place.stem if place.is_file() else place.name)
+                named.add(_stem(place))
                 if place.suffix == ".toml":
                     with suppress(PartitaError, OSError):
                         named.update(source.name for source in find_models(place))
@@ -82,3 +92,17 @@ class Catalogue:
             with suppress(PartitaError, OSError):
                 found[name] = self.find(name).version
         return found
+
+
+def _stem(place: Path) -> str:
+    """Return the name of a model that lies in a file or folder."""
+    if not place.is_file():
+        return place.name
+    return next((place.name.removesuffix(end) for end in SUFFIXES if place.name.endswith(end)), place.stem)
+
+
+def _is_archive_of(place: Path, name: str) -> bool:
+    """Whether an archive says that its model has this name, however its file is named."""
+    with suppress(PartitaError, OSError):
+        return is_archive(place) and manifest_of(place).model.model_name == name
+    return False

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from partita.archives.source import unpacked
 from partita.choosing import adopted
 from partita.core.errors import InvalidInput
 from partita.core.plan import InstanceSpec, Plan
@@ -82,9 +83,15 @@ def deployment_for(
     """Plan one model, or allocate one ensemble, on these cores. Raises `InvalidInput` or `NoFeasiblePlan`."""
     if source.ensemble is not None:
         return ensemble_deployment(source, limits_of(source, server), topology, cores)
-    source = adopted(source, topology)
-    profile = None if source.settings.instances else profiler(source, cores)
+    profile: Profile | None = None
+    if source.is_archive:
+        source = unpacked(source, server.requirements)  # which items it takes is not known
+    else:
+        source = adopted(source, topology)
+        profile = None if source.settings.instances else profiler(source, cores)
     plan = plan_for(source, topology, cores, profile)
+    if source.settings.limits_workers:
+        profile = None  # nobody changes the plan, which is within the limits
     return Deployment(
         name=source.name,
         version=source.version,
@@ -129,14 +136,24 @@ def plan_for(
     settings = source.settings
     if settings.instances:
         return place(_by_hand(settings.instances, source, topology, cores), topology, cores=cores)
+    plan = _planned(source, topology, cores, profile)
+    wanted = min(max(len(plan.instances), settings.min_workers or 1), settings.max_workers or len(cores))
+    count = min(wanted, len(cores))
+    if settings.limits_workers and count != len(plan.instances):
+        plan = equal_plan(len(cores), count, source.max_batch)
+    return place(plan, topology, cores=cores)
+
+
+def _planned(
+    source: ModelSource, topology: Topology, cores: tuple[int, ...], profile: Profile | None
+) -> Plan:
+    settings = source.settings
     if profile is None or not profile.points:
-        return place(safe_plan(len(cores), source.max_batch), topology, cores=cores)
+        return safe_plan(len(cores), source.max_batch)
     optimizer = optimizer_for(profile, topology, cores, source.max_batch)
     if settings.batch is not None:
-        plan = optimizer.plan(len(cores), settings.batch)
-    else:
-        plan = optimizer.robust(len(cores), source.max_batch)
-    return place(plan, topology, cores=cores)
+        return optimizer.plan(len(cores), settings.batch)
+    return optimizer.robust(len(cores), source.max_batch)
 
 
 def optimizer_for(
@@ -151,6 +168,12 @@ def safe_plan(cores: int, max_batch: int) -> Plan:
     """Return ⟨1, T, b⟩, which any model can be served by without knowing anything of it."""
     instance = InstanceSpec(threads=cores, batch=max_batch)
     return Plan(instances=(instance,), cores=cores, batch=max_batch)
+
+
+def equal_plan(cores: int, count: int, max_batch: int) -> Plan:
+    """Return ⟨i, T ÷ i, b⟩ for a number of instances."""
+    instance = InstanceSpec(threads=cores // count, batch=max_batch)
+    return Plan(instances=(instance,) * count, cores=count * (cores // count), batch=count * max_batch)
 
 
 def _by_hand(

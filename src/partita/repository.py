@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from partita.archives.containers import SUFFIXES, manifest_of
+from partita.archives.fetching import fetch
+from partita.archives.folders import release
 from partita.catalogue import Catalogue
 from partita.core.errors import InvalidInput, LoadFailed, ModelUnavailable
 from partita.deploy import Profiler, deployment_for
@@ -47,6 +50,9 @@ class DiskRepository:
         """Versions that are being loaded, by model."""
         self._uploads: dict[str, TemporaryDirectory[str]] = {}
         """Files that clients sent for a model that is served."""
+        self._fetched: dict[str, Path] = {}
+        """Archives that were fetched, by their URLs."""
+        self._fetched_folder: TemporaryDirectory[str] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -64,10 +70,14 @@ class DiskRepository:
             entries.setdefault(name, unloaded)
         return list(entries.values())
 
-    async def version(self, name: str) -> str:
-        """Return the version that would be loaded of a model. Raises `ModelNotFound` or `InvalidInput`."""
-        source = await self._aside(self._catalogue.find, name)
-        return source.version
+    async def identity(self, source: str) -> tuple[str, str]:
+        """Return the name of its own and the version that a model would be loaded with.
+
+        `source` is its name, an archive's file, or the URL of one. Raises `ModelNotFound` or `InvalidInput`.
+        """
+        found = await self._aside(self._found, source, {})
+        is_named = found.is_archive and source.endswith(SUFFIXES)
+        return (manifest_of(found.path).model.model_name if is_named else source), found.version
 
     async def load(self, name: str, request: LoadRequest) -> None:
         """Serve a model, or its newest version in place of the one that is served.
@@ -88,6 +98,8 @@ class DiskRepository:
         for upload in self._uploads.values():
             upload.cleanup()
         self._uploads.clear()
+        if self._fetched_folder is not None:
+            self._fetched_folder.cleanup()
 
     async def _to_its_end(self, change: Coroutine[Any, Any, T]) -> T:
         """Run a change to its end, even if the client that asked for it does not wait."""
@@ -129,14 +141,32 @@ class DiskRepository:
         try:
             if replaced is not None:
                 await self._engine.discard(replaced, self._server.drain_s)
+                await self._release(replaced)
         finally:
             if upload is not None:
                 upload.cleanup()
 
+    async def _release(self, service: Service) -> None:
+        """Let go of the folder of a model that is gone, if it is one of an archive."""
+        await self._aside(release, Path(service.member.launch.path))
+
     def _find(self, name: str, request: LoadRequest, upload: "TemporaryDirectory[str] | None") -> ModelSource:
         if upload is None:
-            return replace(self._catalogue.find(request.source or name, request.settings), name=name)
+            return replace(self._found(request.source or name, request.settings), name=name)
         return self._catalogue.at(Path(upload.name) / name, name, {**request.settings, "path": None})
+
+    def _found(self, source: str, settings: Mapping[str, Any]) -> ModelSource:
+        """Return the model of a name, an archive's file or URL. Raises `ModelNotFound` or `InvalidInput`."""
+        if "://" in source:
+            place = self._fetched.get(source) or fetch(source, self._server.allowed_urls, self._downloads())
+            self._fetched[source] = place
+            return self._catalogue.at(place, "", settings)
+        return self._catalogue.find(source, settings)
+
+    def _downloads(self) -> Path:
+        if self._fetched_folder is None:
+            self._fetched_folder = TemporaryDirectory(prefix="partita-")
+        return Path(self._fetched_folder.name)
 
     async def _replace(self, source: ModelSource, workers: int | None) -> Service | None:
         """Serve a model once it is ready; returns the service that it replaces."""
@@ -152,6 +182,7 @@ class DiskRepository:
         except BaseException as error:
             service.abandon("it could not be loaded")
             await self._engine.discard(service, 0.0)
+            await self._release(service)
             if isinstance(error, ModelUnavailable):
                 raise LoadFailed(str(error)) from None
             raise
@@ -184,7 +215,9 @@ class DiskRepository:
 
     async def _unload(self, name: str) -> None:
         async with self._lock(name):
-            await self._engine.remove(name, self._server.drain_s)
+            service = self._engine.withdraw(name)
+            await self._engine.discard(service, self._server.drain_s)
+            await self._release(service)
             if (upload := self._uploads.pop(name, None)) is not None:
                 upload.cleanup()
 

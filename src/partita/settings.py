@@ -22,6 +22,7 @@ Duration = Annotated[float, msgspec.Meta(gt=0)]
 Wait = Annotated[float, msgspec.Meta(ge=0)]
 PolicyName = Literal["eager", "aggregate"]
 Tune = Literal["background", "before", "never"]
+Requirements = Literal["refuse", "ignore", "install"]
 
 _ADDRESSES = ("http", "management", "metrics", "grpc")
 GRPC_EXTRA = "gRPC needs an extra; install it with pip install 'partita[grpc]'"
@@ -75,6 +76,10 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How far outputs may be off, relative to an item's largest value, for lower precision to be chosen."""
     handler: str | None = None
     """``FILE.py:Class``, relative to the model's folder."""
+    min_workers: Positive | None = None
+    """Fewest instances; None = as planned."""
+    max_workers: Positive | None = None
+    """Most instances; None = as planned."""
     max_batch: Positive = 32
     """Most items that one instance executes at once."""
     batch: Positive | None = None
@@ -101,6 +106,15 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, str | int | float | bool] = {}
     """Settings of the runtime itself."""
 
+    def __post_init__(self) -> None:
+        if (self.min_workers or 1) > (self.max_workers or self.min_workers or 1):
+            raise ValueError("max_workers cannot be less than min_workers")
+
+    @property
+    def limits_workers(self) -> bool:
+        """Whether the number of instances has limits."""
+        return self.min_workers is not None or self.max_workers is not None
+
     def batch_timeout_s(self, policy: PolicyName) -> float:
         """Return the longest wait for a fuller batch under the server's policy, seconds."""
         if self.batch_timeout_ms is not None:
@@ -121,6 +135,12 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A management token of your own, which does not expire; besides the one in the key file."""
     model_store: str | None = None
     """Folder of models that may be loaded later, besides those that the server starts with."""
+    allowed_urls: tuple[str, ...] = ()
+    """Regular expressions for whole URLs that TorchServe archives may be fetched from; none by default."""
+    requirements: Requirements = "refuse"
+    """What becomes of a TorchServe archive that wants packages: it is refused, served without, or they are
+    installed for it.
+    """
     inference_token: bool = False
     """Whether TorchServe's predictions need the inference token, as they do there."""
     enable_model_api: bool = False

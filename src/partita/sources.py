@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from partita.archives import containers
+from partita.archives.source import RUNTIME as ARCHIVE
+from partita.archives.source import archive_source
 from partita.core.errors import InvalidInput, MissingExtra
 from partita.handler_files import find_handler, handler_reference
 from partita.model_config import read_max_batch_size
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
 
 MODEL_FILE = "model.onnx"
 _FOREIGN = {
-    ".mar": "TorchServe archives need the extra partita[torch], which this build does not have yet",
     ".pt": "TorchScript files need the extra partita[torch], which this build does not have yet",
     ".pth": "PyTorch files need the extra partita[torch], which this build does not have yet",
     ".pt2": "exported PyTorch programs need the extra partita[torch], which this build does not have yet",
@@ -39,7 +41,7 @@ class ModelSource:
     path: Path
     """The model's file, absolute; for runtime `python` the file of its class."""
     runtime: str
-    """``onnxruntime`` or ``python``."""
+    """``onnxruntime``, ``python``, ``torchserve`` (an archive) or ``ensemble``."""
     handler: str | None = None
     """``FILE.py:Class``, absolute."""
     settings: ModelSettings = field(default_factory=ModelSettings)
@@ -49,6 +51,11 @@ class ModelSource:
     """What an ``ensemble.toml`` says (runtime ``ensemble``)."""
     allocation: "Allocation | None" = None
     """How an ensemble is to be allocated, as given; None = as it was allocated before, or safely."""
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether this is a TorchServe archive."""
+        return self.runtime == ARCHIVE
 
     @property
     def load_path(self) -> str:
@@ -78,20 +85,24 @@ def find_models(path: Path, settings: Settings | None = None) -> tuple[ModelSour
     absolute = path.expanduser().absolute()
     if not absolute.exists():
         raise InvalidInput(_not_there(path))
+    if containers.is_archive(absolute):
+        return (_archive(absolute, known),)
     if absolute.is_file():
         return (_from_file(absolute, known),)
     if _is_model_folder(absolute):
         return (_from_folder(absolute, known),)
     loose = sorted(absolute.glob("*.onnx"))
+    archives = sorted(child for child in absolute.iterdir() if containers.is_archive(child))
     folders = sorted(child for child in absolute.iterdir() if child.is_dir() and _is_model_folder(child))
     found = (
+        *(_archive(archive, known) for archive in archives),
         *(_from_file(file, known) for file in loose),
         *(_from_folder(folder, known) for folder in folders),
     )
     if not found:
         raise InvalidInput(
-            f"{path} holds no model: expected {absolute.name}/1/{MODEL_FILE}, a handler.py, .onnx files, "
-            "or folders of these kinds"
+            f"{path} holds no model: expected {absolute.name}/1/{MODEL_FILE}, a handler.py, "
+            ".onnx or .mar files, or folders of these kinds"
         )
     return found
 
@@ -122,9 +133,16 @@ def find_all(paths: tuple[Path, ...], settings: Settings) -> tuple[ModelSource, 
 def _named(found: tuple[ModelSource, ...], name: str, model: ModelSettings) -> ModelSource:
     if len(found) != 1:
         raise InvalidInput(f"[model.{name}] path: {model.path} holds {len(found)} models; name one of them")
+    if found[0].is_archive:
+        return archive_source(found[0].path, msgspec.structs.replace(model, path=None), name)
     return _with_settings(
         msgspec.structs.replace(model, path=None), name=name, path=found[0].path, version=found[0].version
     )
+
+
+def _archive(path: Path, known: Mapping[str, ModelSettings]) -> ModelSource:
+    name = containers.manifest_of(path).model.model_name
+    return archive_source(path, known.get(name, ModelSettings()))
 
 
 def _from_file(path: Path, known: Mapping[str, ModelSettings]) -> ModelSource:
@@ -135,7 +153,7 @@ def _from_file(path: Path, known: Mapping[str, ModelSettings]) -> ModelSource:
     if path.suffix in _FOREIGN:
         raise MissingExtra(f"{path}: {_FOREIGN[path.suffix]}")
     if path.suffix not in (".onnx", ".py"):
-        raise InvalidInput(f"{path} is no model: expected an .onnx file, a handler .py or a model folder")
+        raise InvalidInput(f"{path} is no model: expected an .onnx or .mar file, a handler .py or a folder")
     return _with_settings(settings, name=name, path=path)
 
 

@@ -33,7 +33,7 @@ class LoadRequest:
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Contents by ``VERSION/NAME``; they take the place of the model's folder."""
     source: str = ""
-    """The model's own name on disk, where it is to be served under another."""
+    """Its own name on disk, an archive's file or URL, where it is to be served under another name."""
     workers: int | None = None
     """How many instances it gets, as far as there are cores; None = as planned."""
 
@@ -44,8 +44,11 @@ class Repository(Protocol):
     async def index(self) -> list[IndexEntry]:
         """Return every model that is served, or could be."""
 
-    async def version(self, name: str) -> str:
-        """Return the version that would be loaded of a model. Raises `ModelNotFound` or `InvalidInput`."""
+    async def identity(self, source: str) -> tuple[str, str]:
+        """Return the name of its own and the version that a model would be loaded with.
+
+        `source` is its name, an archive's file, or the URL of one. Raises `ModelNotFound` or `InvalidInput`.
+        """
 
     async def load(self, name: str, request: LoadRequest) -> None:
         """Serve a model, or its newest version in place of the one that is served, which serves until then.

@@ -8,9 +8,11 @@ from partita.core.errors import InvalidRequest, PartitaError
 from partita.protocols.access import Access
 from partita.protocols.grpc.handlers import AsyncMethod, at_once, unary
 from partita.protocols.grpc.pool import message_classes
+from partita.protocols.torchserve.archives import HandlerStatus, content_of, is_archive
+from partita.protocols.torchserve.fields import Part
 from partita.protocols.torchserve.operations import Answer, TorchServeOperations
 from partita.protocols.torchserve.predictions import Predictor
-from partita.protocols.torchserve.replies import ERRORS, message_of, pretty
+from partita.protocols.torchserve.replies import ERRORS, message_of, pretty, request_id
 
 INFERENCE = "org.pytorch.serve.grpc.inference"
 MANAGEMENT = "org.pytorch.serve.grpc.management"
@@ -55,7 +57,7 @@ _STATUS = {
 def _says(error: PartitaError) -> tuple[grpc.StatusCode, str]:
     if error.code == "not_authorized":
         return grpc.StatusCode.PERMISSION_DENIED, message_of(error)
-    status = ERRORS.get(error.code, (500, ""))[0]
+    status = error.status if isinstance(error, HandlerStatus) else ERRORS.get(error.code, (500, ""))[0]
     return _STATUS.get(status, grpc.StatusCode.INTERNAL), message_of(error)
 
 
@@ -101,6 +103,10 @@ class TorchServeGrpc:
         service = self._predictor.find(request.model_name, request.model_version, authorization)
         if not request.input:
             raise InvalidRequest("input: expected at least one entry")
+        if is_archive(service):
+            parts = [Part(name, "", value) for name, value in request.input.items()]
+            answer = await self._predictor.call(service, request_id(None), parts, (), left_s)
+            return INFERENCE_CLASSES["PredictionResponse"](prediction=content_of(answer))
         values = await self._predictor.predict(service, dict(request.input), left_s)
         prediction = values if isinstance(values, bytes) else pretty(values)
         return INFERENCE_CLASSES["PredictionResponse"](prediction=prediction)

@@ -18,7 +18,7 @@ def describe(service: Service, limits: tuple[int, int] | None = None) -> dict[st
     return {
         "modelName": service.name,
         "modelVersion": service.version,
-        "modelUrl": service.name,
+        "modelUrl": launch.options.get("archive", service.name),
         "engine": launch.runtime,
         "runtime": "python",
         "minWorkers": least,

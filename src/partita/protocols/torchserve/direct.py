@@ -9,7 +9,14 @@ from partita.protocols.http.compression import COMPRESS_FROM_BYTES, compressed
 from partita.protocols.http.connection import Connection
 from partita.protocols.http.heads import RequestHead
 from partita.protocols.http.responses import response_head
-from partita.protocols.torchserve.fields import fields_of
+from partita.protocols.torchserve.archives import (
+    answer_in,
+    asked_archive,
+    header_list,
+    is_archive,
+    response_of,
+)
+from partita.protocols.torchserve.fields import fields_of, parts_of
 from partita.protocols.torchserve.predictions import Predictor
 from partita.protocols.torchserve.replies import HEADERS, error_document, media_of, pretty, request_id
 from partita.protocols.torchserve.tensors import Asked, by_input, values_of
@@ -32,8 +39,12 @@ class DirectPredictions:
         try:
             service = self._predictor.find(model, version, _text(head, b"authorization"))
             kind = _text(head, b"content-type") or ""
-            given = by_input(service.signature, fields_of(data[start:], kind))
-            asked = Asked(service.signature, given, service.memo.setdefault("torchserve", {}))
+            if is_archive(service):
+                name = request_id(_text(head, b"x-request-id"))
+                asked = asked_archive(service, name, parts_of(data[start:], kind), self._headers(head))
+            else:
+                given = by_input(service.signature, fields_of(data[start:], kind))
+                asked = Asked(service.signature, given, service.memo.setdefault("torchserve", {}))
             context = (connection, asked.is_single, service)
             connection.pending = asked.submit(service, self, context)
         except PartitaError as error:
@@ -46,12 +57,22 @@ class DirectPredictions:
         target = self._targets[path] = model, rest.partition("/")[0]
         return target
 
+    def _headers(self, head: RequestHead) -> list[tuple[str, str]]:
+        """Return a request's headers, with what follows the version in its path as ``url_path``."""
+        headers = header_list((k.decode("latin-1"), v.decode("latin-1")) for k, v in head.headers)
+        parts = head.path.removeprefix(PREFIX).split("/", maxsplit=2)
+        return [*headers, ("url_path", parts[2])] if len(parts) > 2 else headers
+
     # --- Sink -------------------------------------------------------------------------------------
 
     def answered(self, request: Request, outputs: Sequence[Buffer], shapes: Shapes) -> None:
         """Write the response from the worker's memory."""
         connection, is_single, service = request.context
         try:
+            if is_archive(service):
+                status, body, given = response_of(answer_in(outputs))
+                _finish(connection, status, body, given)
+                return
             values = values_of(service.signature, outputs, shapes, is_single=is_single)
         except RequestError as error:
             _fail(connection, error)
@@ -69,17 +90,26 @@ class DirectPredictions:
 def _fail(connection: Connection, error: PartitaError) -> None:
     """Answer with an error, and close, as TorchServe does."""
     document = error_document(error)
-    response = _response(connection, document["code"], pretty(document), "application/json")
-    if connection.head is not None:
+    _finish(connection, document["code"], pretty(document), [("content-type", "application/json")])
+
+
+def _finish(connection: Connection, status: int, body: bytes, headers: list[tuple[str, str]]) -> None:
+    """Answer, and close after an error."""
+    (_, media), *more = headers
+    response = _response(connection, status, body, media, more)
+    if status >= 400 and connection.head is not None:
         connection.head = replace(connection.head, keep_alive=False)
     connection.respond(response)
 
 
-def _response(connection: Connection, status: int, body: bytes, media: str) -> bytes:
+def _response(
+    connection: Connection, status: int, body: bytes, media: str, more: Sequence[tuple[str, str]] = ()
+) -> bytes:
     head = connection.head
     given = None if head is None else _text(head, b"x-request-id")
     headers = [
-        (b"content-type", media.encode()),
+        (b"content-type", media.encode("latin-1")),
+        *((name.encode("latin-1"), value.encode("latin-1")) for name, value in more),
         (b"x-request-id", request_id(given).encode("latin-1", "replace")),
         *_COMMON,
     ]

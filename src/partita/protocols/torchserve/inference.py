@@ -11,9 +11,17 @@ from starlette.routing import Route
 
 from partita.core.errors import InvalidRequest, PartitaError
 from partita.engine.service import Service
-from partita.protocols.torchserve.fields import fields_of
+from partita.protocols.torchserve.archives import header_list, is_archive, response_of
+from partita.protocols.torchserve.fields import Part, fields_of, parts_of
 from partita.protocols.torchserve.predictions import Prediction, Predictor
-from partita.protocols.torchserve.replies import http_error, known_error, media_of, reply, status_reply
+from partita.protocols.torchserve.replies import (
+    http_error,
+    known_error,
+    media_of,
+    reply,
+    request_id,
+    status_reply,
+)
 from partita.protocols.torchserve.tensors import Asked, from_object
 
 ANY = ["GET", "POST", "PUT", "DELETE", "PATCH"]
@@ -44,6 +52,9 @@ class TorchServeInference:
             Route("/predictions/{model}/{version}/{extra:path}", predict, methods=ANY),
             Route("/models/{model}/invoke", predict, methods=["POST"]),
             Route("/invocations", self.invocations, methods=["POST"]),
+            Route("/explanations/{model}", self.explain, methods=ANY),
+            Route("/explanations/{model}/{version}", self.explain, methods=ANY),
+            Route("/v1/models/{model}:explain", self.explain, methods=["POST"]),
             Route("/v1/models/{model}:predict", self.predict_v1, methods=["POST"]),
             Route("/", self.describe_api, methods=["OPTIONS"]),
         ]
@@ -68,16 +79,52 @@ class TorchServeInference:
         """Predict as SageMaker asks: the model is named in the query, or the only one there is."""
         names = list(self._predictor.engine.services)
         model = request.query_params.get("model_name") or (names[0] if len(names) == 1 else "")
-        return await self._predict(request, self._service(request, model, ""))
+        service = self._service(request, model, "")
+        if not is_archive(service):
+            return await self._predict(request, service)
+        query = [Part(k, "", v.encode()) for k, v in request.query_params.items() if k != "model_name"]
+        kind = request.headers.get("content-type", "")
+        return await self._call(request, service, [*query, *parts_of(await request.body(), kind)])
 
     async def _predict(self, request: Request, service: Service) -> Response:
-        fields = fields_of(await request.body(), request.headers.get("content-type", ""))
+        body, kind = await request.body(), request.headers.get("content-type", "")
+        if is_archive(service):
+            return await self._call(request, service, parts_of(body, kind))
+        fields = fields_of(body, kind)
         values = await self._predictor.predict(service, fields)
         return reply(request, values, media=media_of(values) if isinstance(values, bytes) else None)
+
+    async def _call(
+        self, request: Request, service: Service, parts: list[Part], *more: tuple[str, str]
+    ) -> Response:
+        """Ask an archive's handler."""
+        headers = [*header_list(request.headers.items()), *more]
+        if extra := request.path_params.get("extra"):
+            headers.append(("url_path", extra))
+        name = request_id(request.headers.get("x-request-id"))
+        status, content, (media, *own) = response_of(
+            await self._predictor.call(service, name, parts, headers)
+        )
+        response = reply(request, content, status, media[1])
+        for header, value in own:
+            response.headers[header] = value
+        return response
+
+    async def explain(self, request: Request) -> Response:
+        """Explain a prediction, which archives' handlers may."""
+        path = request.path_params
+        service = self._service(request, path["model"], path.get("version", ""))
+        if not is_archive(service):
+            raise InvalidRequest(f"model {service.name!r} has no handler that explains; only archives do")
+        parts = parts_of(await request.body(), request.headers.get("content-type", ""))
+        return await self._call(request, service, parts, ("explain", "True"))
 
     async def predict_v1(self, request: Request) -> Response:
         """Predict as KServe V1 asks: ``{"instances": [...]}`` → ``{"predictions": [...]}``."""
         service = self._service(request, request.path_params["model"], "")
+        if is_archive(service):
+            kind = request.headers.get("content-type", "")
+            return await self._call(request, service, parts_of(await request.body(), kind))
         document = _document(await request.body())
         instances = document.get("instances")
         if not isinstance(instances, list) or not instances:

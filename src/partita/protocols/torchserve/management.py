@@ -61,6 +61,8 @@ class TorchServeManagement:
             return _said(request, await self._operations.scale(name, version, await _parameters(request)))
         if request.method == "DELETE":
             return _said(request, await self._operations.unregister(name, version))
+        if request.query_params.get("customized") == "true":
+            return reply(request, [await self._operations.customized(name, version)])
         return reply(request, [self._operations.description(name, version)])
 
     async def set_default(self, request: Request) -> Response:

@@ -2,21 +2,24 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 from typing import Any
 
 from partita.core.errors import InvalidRequest, ModelNotFound, PartitaError
 from partita.engine.engine import Engine
 from partita.protocols.repository import LoadRequest, Repository
+from partita.protocols.torchserve.archives import asked_archive, document_of, is_archive
 from partita.protocols.torchserve.describe import describe, parked
-from partita.protocols.torchserve.predictions import find_service
+from partita.protocols.torchserve.predictions import Prediction, find_service
 from partita.protocols.torchserve.replies import Conflict, MethodNotAllowed, VersionNotFound
 
 log = logging.getLogger(__name__)
 
 LARGEST = 10**9
+ARCHIVES = (".mar", ".tar.gz", ".tgz")
+_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")
 UPDATING = "Processing worker updates..."
 SETTINGS = {
     "batch_size": ("max_batch", int, 1, 65536),
@@ -83,6 +86,16 @@ class TorchServeOperations:
             return parked(name, known.version)
         return describe(find_service(self._engine, name, version), known.limits if known else None)
 
+    async def customized(self, name: str, version: str) -> dict[str, Any]:
+        """Return what a model is, with what its handler says of itself."""
+        described = self.description(name, version)
+        service = self._engine.services.get(name)
+        if service is not None and is_archive(service):
+            asked = asked_archive(service, "describe", (), [("describe", "True")])
+            answer = await Prediction(service, asked).values()
+            described["customizedMetadata"] = document_of(answer)
+        return described
+
     # --- changing ---------------------------------------------------------------------------------
 
     async def register(self, given: Given) -> Answer:
@@ -90,16 +103,20 @@ class TorchServeOperations:
         if not self._has_model_api:
             raise MethodNotAllowed()
         source = _source(given.get("url", ""))
-        name = given.get("model_name") or source
+        own_name, version = await self._repository.identity(source)
+        name = given.get("model_name") or own_name
+        if not _NAME.match(name):
+            raise InvalidRequest(f"model_name {name[:80]!r} is no name for a model")
         if name in self._names():
             version = self.description(name, "")["modelVersion"]
             raise Conflict(f"Model version {version} is already registered for model {name}")
         settings = _settings(given)
         if given.get("handler"):
-            raise InvalidRequest("handler: a model brings its own; another cannot be given")
+            if not source.endswith(ARCHIVES):
+                raise InvalidRequest("handler: only to an archive another handler can be given")
+            settings["options"] = {"handler": given["handler"]}
         workers = _whole(given, "initial_workers", 0, least=0)
         load = LoadRequest(settings=settings, source=source, workers=workers or None)
-        version = await self._repository.version(source)
         if not workers:
             self._registered[name] = Registered(load, version)
             text = (
@@ -183,7 +200,7 @@ async def _logged(change: Coroutine[Any, Any, Any]) -> None:
         log.warning("a change that nobody waited for failed: %s", error)
 
 
-def _settings(given: Given) -> dict[str, float]:
+def _settings(given: Given) -> dict[str, Any]:
     return {
         key: _number(given, parameter, kind, least, most)
         for parameter, (key, kind, least, most) in SETTINGS.items()
@@ -192,14 +209,14 @@ def _settings(given: Given) -> dict[str, float]:
 
 
 def _source(url: str) -> str:
-    """Return the name of the model in the store that a ``url`` means."""
+    """Return the model of the store, or the URL, that a ``url`` means. Raises `InvalidRequest`."""
     if not url:
         raise InvalidRequest("Parameter url is required.")
     if "://" in url:
-        raise InvalidRequest(f"Given URL {url[:200]} does not match any allowed URL(s)")
+        return url
     if "/" in url or "\\" in url or ".." in url:
         raise InvalidRequest(f"Relative path is not allowed in url: {url[:200]}")
-    return PurePosixPath(url).stem if url.endswith((".onnx", ".mar")) else url
+    return url.removesuffix(".onnx")
 
 
 def _whole(given: Given, name: str, default: int, *, least: int) -> int:

@@ -1,10 +1,11 @@
 """Predictions: from fields to the engine, and back."""
 
 import asyncio
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from partita.core.errors import (
+    InferenceFailed,
     ModelNotFound,
     ModelUnavailable,
     NotAuthorized,
@@ -15,8 +16,11 @@ from partita.engine.engine import Engine
 from partita.engine.request import Buffer, Request, Shapes
 from partita.engine.service import Service
 from partita.protocols.access import Keys, bearer
+from partita.protocols.torchserve.archives import answer_in, asked_archive, is_archive
+from partita.protocols.torchserve.fields import Part
 from partita.protocols.torchserve.replies import VersionNotFound
 from partita.protocols.torchserve.tensors import Asked, by_input, values_of
+from partita.wire.archive_call import Answer
 
 NO_WORKER = (
     'Model "{}" has no worker to serve inference request. Please use scale workers API to add workers. '
@@ -51,8 +55,15 @@ class Prediction:
     def answered(self, request: Request, outputs: Sequence[Buffer], shapes: Shapes) -> None:  # noqa: ARG002
         """Keep the values: the buffers are the worker's."""
         if not self.answer.done():
-            signature = self._service.signature
-            self.answer.set_result(values_of(signature, outputs, shapes, is_single=self._is_single))
+            self.answer.set_result(self._values(outputs, shapes))
+
+    def _values(self, outputs: Sequence[Buffer], shapes: Shapes) -> Any:
+        if is_archive(self._service):
+            try:
+                return answer_in(outputs)
+            except InferenceFailed as error:
+                return error
+        return values_of(self._service.signature, outputs, shapes, is_single=self._is_single)
 
     def failed(self, request: Request, error: RequestError) -> None:  # noqa: ARG002
         """Keep the error."""
@@ -77,6 +88,21 @@ class Predictor:
         if model not in self.engine.services and model in self._registered:
             raise ModelUnavailable(NO_WORKER.format(model))
         return find_service(self.engine, model, version)
+
+    async def call(
+        self,
+        service: Service,
+        request_id: str,
+        parts: Iterable[Part],
+        headers: Sequence[tuple[str, str]],
+        deadline_s: float | None = None,
+    ) -> Answer:
+        """Return what an archive's handler answers."""
+        answer = await Prediction(
+            service, asked_archive(service, request_id, parts, headers), deadline_s
+        ).values()
+        assert isinstance(answer, Answer)
+        return answer
 
     async def predict(
         self, service: Service, fields: Mapping[str, bytes], deadline_s: float | None = None

@@ -1,5 +1,6 @@
 """Replies as TorchServe shapes them: pretty-printed JSON, its headers, its error bodies."""
 
+import re
 from typing import Any
 from uuid import uuid4
 
@@ -35,9 +36,20 @@ ERRORS = {
 }
 """Status and type of each error code; 500 and InternalServerException for any other."""
 
+_MEMORY = re.compile(r"(^|: )(MemoryError|OutOfMemoryError)\b")
 _NOT_FOUND = "Requested resource is not found, please refer to API document."
 NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
 WRONG_TOKEN = "Token Authorization failed. Token either incorrect, expired, or not provided correctly"
+
+
+TOLD = frozenset(
+    {
+        "Invalid model predict output",
+        "number of batch response mismatched",
+        "Unsupported model output data type.",
+    }
+)
+"""What went wrong in a handler, as TorchServe tells it; of anything else clients hear no details."""
 
 
 class VersionNotFound(PartitaError):
@@ -106,7 +118,14 @@ def error_reply(request: Request, status: int, kind: str, message: str) -> Respo
 def error_document(error: PartitaError) -> dict[str, Any]:
     """Return the body of one of our errors."""
     status, kind = ERRORS.get(error.code, (500, "InternalServerException"))
+    if _is_memory(error):
+        status, kind = 507, "OutOfMemory"
     return {"code": status, "type": kind, "message": message_of(error)}
+
+
+def _is_memory(error: PartitaError) -> bool:
+    """Whether a handler ran out of memory."""
+    return isinstance(error, InferenceFailed) and bool(_MEMORY.search(str(error)))
 
 
 async def known_error(request: Request, error: Exception) -> Response:
@@ -120,8 +139,10 @@ def message_of(error: PartitaError) -> str:
     """Return TorchServe's words for an error."""
     if error.code == "not_authorized":
         return WRONG_TOKEN
+    if _is_memory(error):
+        return "Out of resources"
     if isinstance(error, InferenceFailed):
-        return "Prediction failed"
+        return str(error) if str(error) in TOLD else "Prediction failed"
     return "Worker died." if error.code == "worker_died" else str(error)
 
 

@@ -12,6 +12,7 @@ _OWN = {
     "onnxruntime": "partita.worker.runtimes.onnxruntime",
     "python": "partita.worker.runtimes.python",
     "rule": "partita.worker.runtimes.rule",
+    "torchserve": "partita.worker.archive.runtime",
 }
 
 

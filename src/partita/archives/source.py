@@ -1,0 +1,99 @@
+"""From an archive on disk to a source of a model, and from that to what a worker can load."""
+
+import logging
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from partita.archives import folders
+from partita.archives.containers import manifest_of
+from partita.archives.model_config import read_config, under
+from partita.core.errors import InvalidInput
+from partita.settings import ModelSettings, Requirements, cache_dir
+
+if TYPE_CHECKING:
+    from partita.sources import ModelSource
+
+log = logging.getLogger("partita")
+
+RUNTIME = "torchserve"
+PACKAGES = "partita-packages"
+"""Folder, beside an archive's files, of the packages that it asked for."""
+INSTALL_LIMIT_S = 600.0
+
+
+def archive_source(path: Path, settings: ModelSettings, name: str | None = None) -> "ModelSource":
+    """Return the model of an archive, under its own name or another. Raises `InvalidInput`."""
+    from partita.sources import ModelSource  # which asks for archives here
+
+    manifest = manifest_of(path)
+    settings = under(settings, read_config(path, manifest), str(path))
+    return ModelSource(
+        name=name or manifest.model.model_name,
+        version=manifest.version,
+        path=path,
+        runtime=RUNTIME,
+        settings=settings,
+    )
+
+
+def unpacked(source: "ModelSource", requirements: Requirements) -> "ModelSource":
+    """Return the source with its archive unpacked, which takes as long as the disk does.
+
+    `folders.release` the path when no worker needs it any more. Raises `InvalidInput`.
+    """
+    wanted = manifest_of(source.path).model.requirements_file
+    if wanted and requirements == "refuse":
+        raise InvalidInput(
+            f"{source.path} wants packages installed ({wanted}), which is not allowed; install them yourself "
+            'and set [server] requirements = "ignore", or "install" to let archives install what they like'
+        )
+    if wanted and requirements == "install" and source.path.is_dir():
+        raise InvalidInput(f"{source.path} is a folder: packages are installed for packed archives only")
+    if source.path.is_dir():
+        _check_links(source.path)
+        return source
+    installs = bool(wanted) and requirements == "install"
+    here = folders.folders_below(cache_dir())
+    folder = here.acquire(
+        source.path,
+        variant="-installed" if installs else "",
+        finish=(lambda folder: _install(folder, str(wanted))) if installs else None,
+    )
+    options = {"archive": source.path.name, **source.settings.options}
+    from msgspec.structs import replace as changed
+
+    return replace(source, path=folder, settings=changed(source.settings, options=options))
+
+
+def _check_links(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            raise InvalidInput(
+                f"{folder}: {path.relative_to(folder)} is a link; archives hold files and folders"
+            )
+
+
+def _install(folder: Path, requirements: str) -> None:
+    """Install what an archive asks for beside its files. Raises `InvalidInput` with pip's last words."""
+    if not (folder / requirements).is_file():
+        raise InvalidInput(f"the archive names {requirements}, and does not hold it")
+    log.info("installing the packages of %s", requirements)
+    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    try:
+        done = subprocess.run(
+            [*argv, "--target", str(folder / PACKAGES), "--requirement", requirements],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InvalidInput(f"{requirements}: pip was not done within {INSTALL_LIMIT_S:g} s") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        raise InvalidInput(f"{requirements}: pip failed: {said[-1] if said else done.returncode}")

@@ -1,0 +1,1 @@
+"""Metrics of a handler's own."""

@@ -1,0 +1,1 @@
+"""How a handler sends parts of an answer."""

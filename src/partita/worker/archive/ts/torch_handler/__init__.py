@@ -1,0 +1,1 @@
+"""Handlers to inherit from, and handlers that are whole."""

@@ -1,0 +1,1 @@
+"""Envelopes: what is around the data in requests and answers."""
