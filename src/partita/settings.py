@@ -196,11 +196,20 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("tls_client_ca needs tls_certificate and tls_key")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All of ``partita.toml``."""
+class _File(msgspec.Struct, frozen=True, kw_only=True):
+    """The tables of ``partita.toml``."""
 
     server: ServerSettings = ServerSettings()
     model: dict[str, ModelSettings] = {}
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All of ``partita.toml``, and what a ``config.properties`` says of archives."""
+
+    server: ServerSettings = ServerSettings()
+    model: dict[str, ModelSettings] = {}
+    archive_defaults: dict[str, dict[str, Any]] = {}
+    """Keys of ``[model.NAME]`` for TorchServe archives, by name or ``*``, below what they say themselves."""
 
     def with_server(self, **changes: Any) -> "Settings":
         """Return the settings with these of ``[server]`` replaced, as given on a command line.
@@ -269,6 +278,12 @@ def default_config(environ: Mapping[str, str] | None = None) -> Path | None:
     return Path(given) if given else None
 
 
+def torchserve_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables that TorchServe's users set: ``TS_...``."""
+    environ = os.environ if environ is None else environ
+    return {name: value for name, value in environ.items() if name.startswith("TS_")}
+
+
 def wants_colour(environ: Mapping[str, str] | None = None) -> bool:
     """Return False where ``NO_COLOR`` is set to anything but nothing (no-color.org)."""
     return not (os.environ if environ is None else environ).get("NO_COLOR")
@@ -277,7 +292,7 @@ def wants_colour(environ: Mapping[str, str] | None = None) -> bool:
 def _read_all(raw: dict[str, Any], *, where: str) -> Settings:
     """Read each table by itself, so that a message can name it."""
     models = raw.get("model", {})
-    read_table(Settings, {**raw, "server": {}, "model": {}}, where=where)
+    read_table(_File, {**raw, "server": {}, "model": {}}, where=where)
     if not isinstance(models, dict):
         raise InvalidInput(f"{where}model: expected tables [model.NAME], got {models!r}")
     return Settings(

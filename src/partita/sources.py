@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -86,7 +86,7 @@ def find_models(path: Path, settings: Settings | None = None) -> tuple[ModelSour
     if not absolute.exists():
         raise InvalidInput(_not_there(path))
     if containers.is_archive(absolute):
-        return (_archive(absolute, known),)
+        return (_archive(absolute, settings or Settings()),)
     if absolute.is_file():
         return (_from_file(absolute, known),)
     if _is_model_folder(absolute):
@@ -95,7 +95,7 @@ def find_models(path: Path, settings: Settings | None = None) -> tuple[ModelSour
     archives = sorted(child for child in absolute.iterdir() if containers.is_archive(child))
     folders = sorted(child for child in absolute.iterdir() if child.is_dir() and _is_model_folder(child))
     found = (
-        *(_archive(archive, known) for archive in archives),
+        *(_archive(archive, settings or Settings()) for archive in archives),
         *(_from_file(file, known) for file in loose),
         *(_from_folder(folder, known) for folder in folders),
     )
@@ -116,7 +116,8 @@ def find_all(paths: tuple[Path, ...], settings: Settings) -> tuple[ModelSource, 
     given = {source.name for source in sources}
     for name, model in settings.model.items():
         if model.path is not None and name not in given:
-            sources.append(_named(find_models(Path(model.path), Settings()), name, model))
+            found = find_models(Path(model.path), Settings())
+            sources.append(_named(found, name, model, settings.archive_defaults))
     by_name: dict[str, ModelSource] = {}
     for source in sources:
         if (other := by_name.setdefault(source.name, source)) is not source:
@@ -130,19 +131,25 @@ def find_all(paths: tuple[Path, ...], settings: Settings) -> tuple[ModelSource, 
     return tuple(by_name.values())
 
 
-def _named(found: tuple[ModelSource, ...], name: str, model: ModelSettings) -> ModelSource:
+def _named(
+    found: tuple[ModelSource, ...],
+    name: str,
+    model: ModelSettings,
+    archive_defaults: Mapping[str, Mapping[str, Any]],
+) -> ModelSource:
     if len(found) != 1:
         raise InvalidInput(f"[model.{name}] path: {model.path} holds {len(found)} models; name one of them")
     if found[0].is_archive:
-        return archive_source(found[0].path, msgspec.structs.replace(model, path=None), name)
+        own = msgspec.structs.replace(model, path=None)
+        return archive_source(found[0].path, own, name, archive_defaults)
     return _with_settings(
         msgspec.structs.replace(model, path=None), name=name, path=found[0].path, version=found[0].version
     )
 
 
-def _archive(path: Path, known: Mapping[str, ModelSettings]) -> ModelSource:
+def _archive(path: Path, settings: Settings) -> ModelSource:
     name = containers.manifest_of(path).model.model_name
-    return archive_source(path, known.get(name, ModelSettings()))
+    return archive_source(path, settings.model.get(name, ModelSettings()), defaults=settings.archive_defaults)
 
 
 def _from_file(path: Path, known: Mapping[str, ModelSettings]) -> ModelSource:

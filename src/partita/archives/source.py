@@ -3,9 +3,10 @@
 import logging
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from partita.archives import folders
 from partita.archives.containers import manifest_of
@@ -24,12 +25,22 @@ PACKAGES = "partita-packages"
 INSTALL_LIMIT_S = 600.0
 
 
-def archive_source(path: Path, settings: ModelSettings, name: str | None = None) -> "ModelSource":
-    """Return the model of an archive, under its own name or another. Raises `InvalidInput`."""
+def archive_source(
+    path: Path,
+    settings: ModelSettings,
+    name: str | None = None,
+    defaults: Mapping[str, Mapping[str, Any]] | None = None,
+) -> "ModelSource":
+    """Return the model of an archive, under its own name or another. Raises `InvalidInput`.
+
+    `defaults` are keys of ``[model.NAME]``, by name or ``*`` for all, below what the archive says.
+    """
     from partita.sources import ModelSource  # which asks for archives here
 
     manifest = manifest_of(path)
     settings = under(settings, read_config(path, manifest), str(path))
+    for key in (name or manifest.model.model_name, "*") if defaults else ():
+        settings = under(settings, dict(defaults.get(key, {})), str(path))
     return ModelSource(
         name=name or manifest.model.model_name,
         version=manifest.version,

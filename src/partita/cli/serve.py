@@ -1,5 +1,6 @@
 """``partita serve``."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from partita.catalogue import Catalogue
 from partita.cli.documents import read_plan
 from partita.cli.options import FILE, config_option, cores_option, json_option
 from partita.core.errors import InvalidInput
-from partita.settings import Settings, check_build, default_config, load_settings
+from partita.settings import Settings, check_build, default_config, load_settings, torchserve_environment
 from partita.sources import ModelSource, find_all
 
 
@@ -41,6 +42,18 @@ from partita.sources import ModelSource, find_all
     flag_value=True,
     default=None,
     help="Let models be registered and unregistered over TorchServe's management API.",
+)
+@click.option(
+    "--models",
+    metavar="LIST",
+    multiple=True,
+    help="TorchServe archives of the model store to serve: x.mar, NAME=x.mar, or all.",
+)
+@click.option(
+    "--ts-config",
+    type=FILE,
+    metavar="FILE",
+    help="TorchServe's config.properties, below all other settings.",
 )
 @cores_option
 @click.option("--head-cores", metavar="LIST", help="CPUs for the head alone. [default: none are kept for it]")
@@ -74,6 +87,8 @@ def command(
     batch: int | None,
     batch_timeout_ms: float | None,
     plan_file: Path | None,
+    models: tuple[str, ...],
+    ts_config: Path | None,
     as_json: bool,
     **server: Any,
 ) -> int:
@@ -82,6 +97,7 @@ def command(
     Runs until SIGTERM or Ctrl-C, then answers what it has taken and ends.
     """
     settings = load_settings(config or default_config()).with_server(**server)
+    settings = _with_archives(settings, ts_config, models)
     check_build(settings)
     sources = sources_for(
         paths, settings, batch=batch, batch_timeout_ms=batch_timeout_ms, plan_file=plan_file
@@ -118,6 +134,17 @@ def sources_for(
         else:
             given["instances"] = read_plan(plan_file)
     return tuple(replace(s, settings=msgspec.structs.replace(s.settings, **given)) for s in sources)
+
+
+def _with_archives(settings: Settings, ts_config: Path | None, models: tuple[str, ...]) -> Settings:
+    wanted = tuple(one for given in models for one in re.split(r"[,\s]+", given.strip()) if one)
+    if ts_config is None and not wanted:
+        return settings
+    from partita.torchserve_config import with_models, with_properties
+
+    if ts_config is None:
+        return with_models(settings, wanted)
+    return with_properties(settings, ts_config, environ=torchserve_environment(), models=wanted)
 
 
 def _given(**changes: Any) -> dict[str, Any]:
