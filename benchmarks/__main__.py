@@ -45,6 +45,7 @@ ENTRIES = (
     Entry(name="chaos"),
     Entry(name="switches"),
     Entry(name="spinning"),
+    Entry(name="torchserve"),
 )
 
 

@@ -41,7 +41,7 @@ def partita(path: Path, *options: str, tune_budget_s: float = 30.0) -> Iterator[
     argv += ["--management", "off", "--metrics", "off", "--tune-budget", str(tune_budget_s), "--json"]
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PARTITA_CACHE_DIR": folder}
-        with _process([*argv, *options], environment, stdout=subprocess.PIPE) as process:
+        with started([*argv, *options], environment, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             line = process.stdout.readline()
             if not line:
@@ -63,7 +63,7 @@ def mosec(path: Path, *, workers: int, wait_ms: int, max_batch: int = 32) -> Ite
         "MOSEC_MAX_BATCH": str(max_batch),
     }
     # Its log complains of every stop that follows a load; an early end is told by `_until_answers`.
-    with _process(argv, environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with started(argv, environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         _until_answers(port, process)
         yield Running(f"http://127.0.0.1:{port}", f"{workers} x 1 thread, wait {wait_ms} ms", process.pid)
 
@@ -73,7 +73,7 @@ def bare(path: Path, kind: str) -> Iterator[Running]:
     """Run `benchmarks.bare_server`: ``echo`` or ``infer``."""
     port = free_port()
     argv = [sys.executable, "-m", "benchmarks.bare_server", str(path), str(port), kind]
-    with _process(argv, dict(os.environ), stdout=subprocess.DEVNULL) as process:
+    with started(argv, dict(os.environ), stdout=subprocess.DEVNULL) as process:
         _until_answers(port, process)
         yield Running(f"http://127.0.0.1:{port}", kind, process.pid)
 
@@ -87,12 +87,19 @@ def free_port() -> int:
 
 
 @contextmanager
-def _process(
-    argv: Sequence[str], environment: dict[str, str], *, stdout: int, stderr: int | None = None
+def started(
+    argv: Sequence[str],
+    environment: dict[str, str],
+    *,
+    stdout: int,
+    stderr: int | None = None,
+    cwd: str | None = None,
 ) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a server that ends with the block, and with us."""
     process = subprocess.Popen(
         argv,
         env=environment,
+        cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,

@@ -140,7 +140,8 @@ def picture_archive(folder: Path, name: str = "pictures", *more: str) -> Path:
     work.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # which torch.jit is now, and archives hold
-        torch.jit.trace(Means(), torch.zeros(1, 3, 224, 224)).save(str(work / "means.pt"))
+        script = torch.jit.trace(Means(), torch.zeros(1, 3, 224, 224))  # type: ignore[no-untyped-call]
+        script.save(str(work / "means.pt"))
     labels = ", ".join(f'"{index}": ["n{index}", "label{index}"]' for index in range(9))
     return archive(
         folder,

@@ -41,8 +41,8 @@ class Catalogue:
             known = load_model_settings(own, name) if own.is_file() else ModelSettings()
         model = msgspec.structs.replace(known, **{**self.changes, **(settings or {})})
         if is_archive(place):
-            own = msgspec.structs.replace(model, path=None)
-            return archive_source(place, own, name, self.settings.archive_defaults)
+            plain = msgspec.structs.replace(model, path=None)
+            return archive_source(place, plain, name, self.settings.archive_defaults)
         alone = Settings(server=self.settings.server, model={name: model})
         (source,) = find_all(() if model.path is not None else (place,), alone)
         return source

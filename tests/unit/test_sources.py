@@ -137,10 +137,10 @@ def test_a_wrong_handler_setting(tmp_path: Path, handler: str) -> None:
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("m.mar", MissingExtra, r"partita\[torch\]"),
+        ("m.mar", InvalidInput, "is no archive"),
         ("m.pt", MissingExtra, r"partita\[torch\]"),
         ("m.pt2", MissingExtra, r"partita\[torch\]"),
-        ("m.txt", InvalidInput, "expected an .onnx file"),
+        ("m.txt", InvalidInput, "expected an .onnx or .mar file"),
     ],
 )
 def test_files_that_this_build_does_not_serve(

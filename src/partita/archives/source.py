@@ -39,8 +39,8 @@ def archive_source(
 
     manifest = manifest_of(path)
     settings = under(settings, read_config(path, manifest), str(path))
-    for key in (name or manifest.model.model_name, "*") if defaults else ():
-        settings = under(settings, dict(defaults.get(key, {})), str(path))
+    for key in (name or manifest.model.model_name, "*"):
+        settings = under(settings, dict((defaults or {}).get(key, {})), str(path))
     return ModelSource(
         name=name or manifest.model.model_name,
         version=manifest.version,
