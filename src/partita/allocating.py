@@ -1,9 +1,10 @@
 """Allocates an ensemble: worst-fit decreasing, then a bounded greedy search by measurement."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from partita.allocation_file import Allocation
@@ -98,12 +99,14 @@ def allocate(
     devices: Sequence[Device],
     settings: AllocateSettings | None = None,
     *,
+    known: Mapping[AllocationMatrix, float] = MappingProxyType({}),
     told: Callable[[Assessment], None] = lambda _: None,
 ) -> Allocated:
     """Return the fastest allocation found on this machine's core groups, never slower than the start.
 
-    The fastest few and the start are measured again in turns, and the fastest of them then wins. Raises
-    `NoFeasiblePlan` if the members do not fit, `ModelUnavailable` if one cannot be loaded.
+    `known` are rates from an earlier search, which are not measured again until the end. The fastest few and
+    the start are measured again in turns, and the fastest of them then wins. Raises `NoFeasiblePlan` if the
+    members do not fit, `ModelUnavailable` if one cannot be loaded.
     """
     given = settings or AllocateSettings()
     started_s = time.monotonic()
@@ -119,7 +122,7 @@ def allocate(
         result = search(
             start,
             batch_sizes,
-            bench,
+            lambda matrix: known[matrix] if matrix in known else bench(matrix),
             given.limits,
             predict=predict,
             is_over=lambda: time.monotonic() - started_s > given.budget_s,

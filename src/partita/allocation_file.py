@@ -96,3 +96,13 @@ def kept_allocation(ensemble: EnsembleSource, devices: Sequence[Device]) -> Allo
     """Return the allocation that is kept for this ensemble here, None if there is none."""
     path = kept_path(ensemble, devices)
     return read_allocation(path) if path.is_file() else None
+
+
+def kept_document(path: Path) -> dict[str, Any] | None:
+    """Return the document of an earlier search that is kept here; None if there is none that can be read."""
+    try:
+        document = json.loads(path.read_bytes())
+        msgspec.convert(document, _Document)
+    except (OSError, ValueError, msgspec.ValidationError):
+        return None
+    return dict(document)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from partita.allocating import AllocateSettings, allocate
-from partita.allocation_file import kept_allocation, read_allocation
+from partita.allocation_file import kept_allocation, kept_path, read_allocation
+from partita.allocation_journal import Journal
 from partita.cli.app import run as cli
 from partita.cli.serve import sources_for
 from partita.core.allocation import AllocationMatrix
@@ -23,7 +24,7 @@ from partita.planning.matrices import neighbours
 from partita.settings import ServerSettings, Settings
 from partita.sources import ModelSource, find_models
 from partita.system.cpus import read_topology
-from partita.system.devices import core_groups
+from partita.system.devices import core_groups, parse_devices
 from tests import models
 
 pytestmark = pytest.mark.process
@@ -136,6 +137,39 @@ def test_what_was_allocated_is_what_is_served(
     x = np.random.default_rng(0).standard_normal((10, 64)).astype(np.float32)
     with Server([ensemble.path], cores=2) as running:
         assert running.predict("pair", x)["y"].shape == (10, 10)
+
+
+@needs_two
+def test_a_search_goes_on_from_what_was_measured_and_an_ended_one_is_not_repeated(
+    ensemble: ModelSource, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices = f"cpu:{CPUS[0]},cpu:{CPUS[1]}"
+    search = ["--max-iter", "1", "--max-neighbours", "2", "--restarts", "0", "--measure", "0.05"]
+    arguments = ["allocate", str(ensemble.path), "--devices", devices, *search, "--json"]
+    assert ensemble.ensemble is not None
+    kept = kept_path(ensemble.ensemble, parse_devices(devices, read_topology().memory_bytes))
+    journal = Journal(kept.with_suffix(".search"), devices=2, models=2)
+    starts = AllocationMatrix.of([[0, 8], [8, 0]]), AllocationMatrix.of([[8, 0], [0, 8]])
+    for start in starts:  # which one it is depends on some KiB of measured memory
+        journal.note(start, 123.0)  # of a search that was interrupted
+    with journal.path.open("a") as file:
+        file.write("[[[8, 8], [8, 8]], 1")  # in the middle of a line
+    assert cli(arguments) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["log"][0]["items_per_s"] == 123.0, "it was not measured again"
+    assert first["start_items_per_s"] != 123.0, "the finalists are"
+    known = journal.read()
+    assert {AllocationMatrix.of(one["matrix"]) for one in first["log"]} <= known.keys()
+    assert cli(arguments) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out) == first
+    assert "kept from an earlier search" in told.err
+    picture = tmp_path / "search.png"
+    assert cli([*arguments, "--again", "--picture", str(picture)]) == 0
+    assert json.loads(capsys.readouterr().out)["log"][0]["items_per_s"] != 123.0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert cli([*arguments, "--again", "--resume"]) == 2
+    assert "give one of them" in capsys.readouterr().err
 
 
 def test_a_described_machine_is_planned_for_and_nothing_is_run(

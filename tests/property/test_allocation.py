@@ -136,7 +136,7 @@ def _fastest(machine: Machine, everything: list[AllocationMatrix]) -> float:
 
 def test_near_the_optimum_and_never_worse_than_the_start() -> None:
     shares = [share_of_optimum(seed, SearchLimits(seed=seed))[0] for seed in SEEDS]
-    assert np.mean(shares) >= 0.98, np.mean(shares)
+    assert np.mean(shares) >= 0.99, np.mean(shares)
     assert min(shares) >= 0.85, min(shares)
     assert max(shares) <= 1 + 1e-9
 
@@ -168,13 +168,16 @@ def test_the_same_seed_gives_the_same_and_nothing_is_assessed_twice() -> None:
         assert machines[0].assessed == first.assessed == len({one.matrix for one in first.log})
 
 
-def test_each_climb_rises_strictly_by_single_changes() -> None:
+def test_each_climb_rises_strictly_by_single_changes_or_two_where_it_is_stuck() -> None:
     for seed in range(30):
         machine = Machine(seed)
         result = search(machine.start(), machine.sizes, machine.bench, SearchLimits(seed=seed))
         rate_of = {one.matrix: one.items_per_s for one in result.log}
         for path in result.paths:
-            assert all(rate_of[a] < rate_of[b] and difference(a, b) == 1 for a, b in pairwise(path))
+            assert all(rate_of[a] < rate_of[b] and difference(a, b) <= 2 for a, b in pairwise(path))
+            for a, b in pairwise(path):
+                if difference(a, b) == 2:
+                    assert all(rate_of[one] <= rate_of[a] for one in neighbours(a, machine.sizes))
         assert result.items_per_s == max(one.items_per_s for one in result.log)
 
 

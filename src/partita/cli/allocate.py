@@ -1,7 +1,7 @@
 """``partita allocate``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,8 +10,12 @@ from partita.cli.options import FILE, config_option, cores_option, json_option
 from partita.cli.profiling import one_model
 
 if TYPE_CHECKING:
-    from partita.allocating import Allocated
+    from collections.abc import Mapping, Sequence
+
+    from partita.allocating import Allocated, AllocateSettings
+    from partita.core.devices import Device
     from partita.planning.allocation_search import Assessment
+    from partita.sources import ModelSource
 
 
 @click.command(
@@ -70,6 +74,9 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="Length of one measurement.",
 )
+@click.option("--resume", is_flag=True, help="Search on from what was measured before.")
+@click.option("--again", is_flag=True, help="Forget what was measured before.")
+@click.option("--picture", type=FILE, metavar="FILE.png", help="Draw the search, and who runs where.")
 @click.option(
     "-o", "--output", type=FILE, metavar="PLAN.json", help="Write the allocation and the search's log."
 )
@@ -86,6 +93,9 @@ def command(
     seed: int,
     budget_s: float,
     measure_s: float,
+    resume: bool,
+    again: bool,
+    picture: Path | None,
     output: Path | None,
     config: Path | None,
     cores: str | None,
@@ -94,41 +104,79 @@ def command(
     """Choose on which devices each member of the ensemble runs, and with which batch sizes.
 
     Begins with one worker for each member, by memory, and goes on to neighbouring allocations that really are
-    faster. The result is kept: `partita serve` and `partita predict` use it on the same cores.
+    faster. The result is kept: `partita serve` and `partita predict` use it on the same cores. A search that
+    was interrupted goes on where it was; one that ended is not repeated unless --resume or --again asks.
     """
-    from partita.allocating import AllocateSettings, allocate, allocate_described
-    from partita.allocation_file import kept_path, write_document
+    from partita.allocating import AllocateSettings, allocate_described
+    from partita.allocation_file import kept_document, kept_path, write_document
     from partita.device_file import devices_for
     from partita.planning.allocation_search import SearchLimits
     from partita.settings import default_config, load_settings
     from partita.system.cpus import read_topology, select_cores
 
+    if resume and again:
+        raise click.UsageError("--resume goes on and --again begins anew; give one of them")
     source = one_model(path, load_settings(config or default_config()))
     topology = read_topology()
     chosen = devices_for(devices, topology, select_cores(topology, cores))
-    is_described = (devices or "").endswith(".toml") or any(device.is_gpu for device in chosen)
-    if is_described:
+    found: Allocated | None = None
+    if (devices or "").endswith(".toml") or any(device.is_gpu for device in chosen):
         found = allocate_described(source, chosen)
+        document = found.as_json()
     else:
         for device in chosen:
             select_cores(topology, ",".join(map(str, device.cores)) + ",")  # refuses cores that are not ours
-        limits = SearchLimits(max_iter=max_iter, max_neighs=max_neighbours, restarts=restarts, seed=seed)
-        with progress(f"allocating {source.name}", budget_s) as advance:
-            watch = _Watch(advance)
-            found = allocate(
-                source,
-                chosen,
-                AllocateSettings(limits=limits, budget_s=budget_s, measure_s=measure_s),
-                told=watch.told,
-            )
-        assert source.ensemble is not None
-        write_document(kept_path(source.ensemble, chosen), found.as_json())
+        kept = None
+        if source.ensemble is not None and not (resume or again or picture is not None):
+            kept = kept_document(kept_path(source.ensemble, chosen))
+        if kept is None:
+            limits = SearchLimits(max_iter=max_iter, max_neighs=max_neighbours, restarts=restarts, seed=seed)
+            settings = AllocateSettings(limits=limits, budget_s=budget_s, measure_s=measure_s)
+            found = _searched(source, chosen, settings, again=again)
+        else:
+            say("kept from an earlier search; --resume searches on, --again begins anew")
+        document = found.as_json() if found is not None else kept or {}
     if output is not None:
-        write_document(output, found.as_json())
+        write_document(output, document)
+    if picture is not None and found is not None:
+        from partita.allocation_picture import draw
+
+        draw(picture, found, title=f"{source.name} on {', '.join(device.name for device in chosen)}")
+        say(f"drawn: {picture}")
     if as_json:
-        emit_json(found.as_json())
+        emit_json(document)
     else:
-        _show(found)
+        _show(document)
+
+
+def _searched(
+    source: "ModelSource", devices: "Sequence[Device]", settings: "AllocateSettings", *, again: bool
+) -> "Allocated":
+    """Search, with a bar, noting what is measured; the result is kept and the notes are for `--resume`."""
+    from partita.allocating import allocate
+    from partita.allocation_file import kept_path, write_document
+    from partita.allocation_journal import Journal
+    from partita.core.errors import InvalidInput
+
+    ensemble = source.ensemble
+    if ensemble is None:
+        raise InvalidInput(f"{source.path} is one model and no ensemble: partita plan {source.path.name}")
+    kept = kept_path(ensemble, devices)
+    journal = Journal(kept.with_suffix(".search"), devices=len(devices), models=len(ensemble.members))
+    if again:
+        journal.clear()
+    known = journal.read()
+    with progress(f"allocating {source.name}", settings.budget_s) as advance:
+        watch = _Watch(advance)
+
+        def told(assessment: "Assessment") -> None:
+            watch.told(assessment)
+            if assessment.matrix not in known:
+                journal.note(assessment.matrix, assessment.items_per_s)
+
+        found = allocate(source, devices, settings, known=known, told=told)
+    write_document(kept, found.as_json())
+    return found
 
 
 class _Watch:
@@ -150,26 +198,25 @@ class _Watch:
         self._advance(self._clock() - self._started_s, text=text)  # type: ignore[operator]
 
 
-def _show(found: "Allocated") -> None:
-    allocation = found.allocation
+def _show(document: "Mapping[str, Any]") -> None:
     emit_table(
-        ("device", *allocation.models),
+        ("device", *document["models"]),
         [
-            (device.name, *(str(batch) if batch else "-" for batch in row))
-            for device, row in zip(allocation.devices, allocation.matrix.rows, strict=True)
+            (device, *(str(batch) if batch else "-" for batch in row))
+            for device, row in zip(document["devices"], document["matrix"], strict=True)
         ],
     )
-    document = found.as_json()
     say("")
-    if found.items_per_s is None or found.start_items_per_s is None:
+    rate, before = document["items_per_s"], document["start_items_per_s"]
+    if rate is None or before is None:
         say(
             f"one of {document['matrices_total']} allocations, by a guess at memory; nothing was run on this "
             "described machine"
         )
         return
     say(
-        f"{found.items_per_s:,.0f} items/s, {found.items_per_s / found.start_items_per_s:.2f} times the "
-        f"start's {found.start_items_per_s:,.0f}; {document['assessed']} of "
-        f"{document['matrices_total']} allocations measured in {document['iterations']} iterations, "
-        f"repeats differ by {found.spread or 0:.1%}"
+        f"{rate:,.0f} items/s, {rate / before:.2f} times the start's {before:,.0f}; "
+        f"{document['assessed']} of {document['matrices_total']} allocations measured in "
+        f"{document['iterations']} iterations, "
+        f"repeats differ by {document['spread'] or 0:.1%}"
     )
