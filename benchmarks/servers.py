@@ -38,7 +38,8 @@ def partita(path: Path, *options: str, tune_budget_s: float = 30.0) -> Iterator[
     """
     port = free_port()
     argv = [sys.executable, "-m", "partita.cli", "serve", str(path), "--http", f"127.0.0.1:{port}"]
-    argv += ["--management", "off", "--metrics", "off", "--tune-budget", str(tune_budget_s), "--json"]
+    argv += ["--management", "off", "--metrics", "off", "--json"]
+    argv += ["--tune", "before", "--tune-budget", str(tune_budget_s)]
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PARTITA_CACHE_DIR": folder}
         with started([*argv, *options], environment, stdout=subprocess.PIPE) as process:

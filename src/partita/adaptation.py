@@ -257,6 +257,15 @@ class Adaptation:
             together=service.settings.rules.policy is Policy.AGGREGATE,
         )
 
+    def forget(self, service: Service) -> None:
+        """What is known of a service has changed: follow its load anew, by that."""
+        adapter = self._adapters.pop(service, None)
+        if adapter is not None:
+            adapter.stop()
+        preparing = self._preparing.pop(service, None)
+        if preparing is not None:
+            preparing.cancel()
+
     # --- by hand ----------------------------------------------------------------------------------
 
     def plan(self, model: str) -> Plan:
@@ -269,6 +278,11 @@ class Adaptation:
         """Return the controller's log, oldest first; empty where nothing adapts."""
         adapter = self._adapters.get(self._engine.service(model))
         return [] if adapter is None else [entry.document() for entry in adapter.controller.log]
+
+    def tuning(self, model: str) -> dict[str, Any] | None:
+        """Return how far measuring the model beside its traffic has come; None where it was not begun."""
+        report = self._engine.tunings.get(self._engine.service(model))
+        return None if report is None else report.document()
 
     def switches(self, model: str) -> list[dict[str, Any]]:
         """Return the latest switches, oldest first."""

@@ -49,8 +49,8 @@ class Server:
 
     `models` are paths (or `ModelSource`s), `cores` a count or a list as ``"0-3"``. With ``http`` set in
     `settings` and ``ports=True`` the same engine answers over the network as well. A model that has no
-    profile is profiled first unless ``tune="never"``. The management port opens only where `settings` name
-    another address for it than the usual one.
+    profile is profiled first, unless `tune` is ``"background"`` or ``"never"``. The management port opens
+    only where `settings` name another address for it than the usual one.
     """
 
     def __init__(
@@ -95,7 +95,9 @@ class Server:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="partita-head", daemon=True)
         self._thread.start()
-        self._head = Head(_quiet_unless_asked(server), self._loop, catalogue=self._catalogue)
+        self._head = Head(
+            _quiet_unless_asked(server), self._loop, catalogue=self._catalogue, sources=self._sources
+        )
         try:
             self._call(self._head.start(planned, ports=self._ports))
         except BaseException:

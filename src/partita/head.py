@@ -8,6 +8,7 @@ from partita.adaptation import Adaptation
 from partita.catalogue import Catalogue
 from partita.core.profile import Profile
 from partita.engine.engine import Deployment, Engine
+from partita.machines.tuning_pace import PaceRules
 from partita.ports import Ports
 from partita.profiles import cached
 from partita.protocols.access import Access, Keys
@@ -17,6 +18,7 @@ from partita.sources import ModelSource
 from partita.system.addresses import Address
 from partita.system.clock import SystemClock
 from partita.system.cpus import read_topology
+from partita.tuning import Tuning
 
 
 @dataclass(slots=True)
@@ -31,18 +33,23 @@ class Head:
     """What must be shown by whoever changes the server."""
     catalogue: Catalogue | None = None
     """Where models are found when they are to be loaded later; None = nowhere."""
+    sources: Sequence[ModelSource] = ()
+    """Where the models come from that are served from the start, to be measured beside their traffic."""
     adaptation: Adaptation = field(init=False)
     """Plans that follow the load, or a user's word."""
+    tuning: Tuning | None = field(init=False)
+    """Measures models that have no profile while they serve; None where that is not wanted."""
     _ports: Ports = field(init=False)
 
     def __post_init__(self) -> None:
         self.engine = Engine(self.loop)
         catalogue = self.catalogue or Catalogue(paths=(), settings=Settings(server=self.settings))
-        self.repository = DiskRepository(self.engine, catalogue, _kept_profile, self.loop)
+        self.repository = DiskRepository(self.engine, catalogue, self._kept_profile, self.loop)
         self.access = self._access()
         self.adaptation = Adaptation(
             self.engine, self.loop, adapts=self.settings.adapt, warm_bytes=self.settings.warm_memory_bytes
         )
+        self.tuning = self._tuning() if self.settings.tune == "background" else None
         self._ports = Ports(
             self.settings, self.engine, self.repository, self.access, self.adaptation, self.loop
         )
@@ -69,6 +76,27 @@ class Head:
             self.engine.add(deployment)
         await self.engine.until_ready()
         self.adaptation.start()
+        if self.tuning is not None:
+            self.tuning.start()
+
+    def _tuning(self) -> Tuning:
+        settings = self.settings
+        tuning = Tuning(
+            self.engine,
+            self.adaptation,
+            self.loop,
+            budget_s=settings.tune_budget_s,
+            rules=PaceRules(max_slowdown=settings.tune_slowdown),
+        )
+        for source in self.sources:
+            tuning.know(source)
+        return tuning
+
+    def _kept_profile(self, source: ModelSource, cores: tuple[int, ...]) -> Profile | None:  # noqa: ARG002
+        """Return what is known of a model that is loaded while others serve; measuring is for later."""
+        if self.tuning is not None:
+            self.tuning.know(source)
+        return cached(source, read_topology())
 
     def _access(self) -> Access:
         settings = self.settings
@@ -83,12 +111,9 @@ class Head:
     async def stop(self, grace_s: float) -> None:
         """Refuse new work, answer what was accepted, end the workers, close the ports."""
         self._ports.drain()
+        if self.tuning is not None:
+            await self.tuning.stop()
         await self.adaptation.stop()
         await self.repository.close()
         await self.engine.stop(grace_s)
         await self._ports.close()
-
-
-def _kept_profile(source: ModelSource, cores: tuple[int, ...]) -> Profile | None:  # noqa: ARG001
-    """Return what is known of a model that is loaded while others serve: measuring would disturb them."""
-    return cached(source, read_topology())

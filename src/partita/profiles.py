@@ -10,6 +10,7 @@ from partita.core.profile import Profile, Provenance
 from partita.core.topology import Topology
 from partita.deploy import Profiler, launch_of
 from partita.engine.engine import WORKER_ARGV
+from partita.profiling.beside import Assignment
 from partita.profiling.identity import provenance_of
 from partita.profiling.runner import (
     BudgetTooSmall,
@@ -55,12 +56,12 @@ class Measuring:
 
 
 def saved_or_measured(server: ServerSettings, listener: Listener | None = None) -> Profiler:
-    """Return the profiler for ``[server] tune``: the cache, then measuring unless that is ``never``."""
+    """Return the profiler for ``[server] tune``: the cache, then measuring where that is ``before``."""
     topology = read_topology()
     measuring = Measuring(budget_s=server.tune_budget_s, listener=listener or logging_listener())
 
     def profiler(source: ModelSource, cores: tuple[int, ...]) -> Profile | None:
-        if server.tune == "never":
+        if server.tune in ("background", "never"):
             return cached(source, topology)
         try:
             return measured(source, cores, topology, measuring)
@@ -88,13 +89,41 @@ def measured(
     given = _provenance(source, topology, measuring.samples)
     same_items = kept is None or _samples_of(kept) == given.samples_hash
     goes_on = measuring.full or measuring.go_on or measuring.resume is not None
-    is_good = kept is not None and _covers(kept, len(fullest_socket(topology, cores)), source.max_batch)
+    is_good = is_complete(kept, source, cores, topology)
     if kept is not None and is_good and not goes_on and (same_items or measuring.samples is None):
         return kept
     if not same_items:
         measuring.listener.note("the kept profile was measured with other items: measuring anew")
         kept = None
-    settings = ProfileSettings(
+    settings = _settings(source, cores, topology, measuring)
+    path = cached_path(measuring.folder or _folder(), given)
+    listener = replace(measuring.listener, save=_keeper(path, measuring.listener))
+    return profile_model(
+        settings, clock=SystemClock(), resume=_together(kept, measuring.resume), listener=listener
+    )
+
+
+def is_complete(
+    profile: Profile | None, source: ModelSource, cores: tuple[int, ...], topology: Topology
+) -> bool:
+    """Whether a profile covers these cores and the model's largest batch, so that nothing is missing."""
+    return profile is not None and _covers(profile, len(fullest_socket(topology, cores)), source.max_batch)
+
+
+def assignment(
+    source: ModelSource, cores: tuple[int, ...], topology: Topology, budget_s: float
+) -> Assignment:
+    """Return what is to be measured of a model in a process of its own; reads the model's files."""
+    return Assignment(
+        settings=_settings(source, cores, topology, Measuring(budget_s=budget_s)),
+        kept=cached_path(_folder(), _provenance(source, topology)),
+    )
+
+
+def _settings(
+    source: ModelSource, cores: tuple[int, ...], topology: Topology, measuring: Measuring
+) -> ProfileSettings:
+    return ProfileSettings(
         launch=launch_of(source),
         model_path=source.path,
         cores=cores,
@@ -105,11 +134,6 @@ def measured(
         full=measuring.full,
         samples=measuring.samples,
         execution_limit_s=source.settings.execution_limit_s,
-    )
-    path = cached_path(measuring.folder or _folder(), given)
-    listener = replace(measuring.listener, save=_keeper(path, measuring.listener))
-    return profile_model(
-        settings, clock=SystemClock(), resume=_together(kept, measuring.resume), listener=listener
     )
 
 

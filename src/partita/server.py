@@ -42,21 +42,26 @@ def serve(
     names models, plans and ports is printed on stdout as soon as everything can answer.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    server = settings.server
+    server = msgspec.structs.replace(settings.server, tune=settings.server.tune or "background")
     topology = read_topology()
     planned = deployments(sources, server, topology, saved_or_measured(server))
     if server.head_cores:
         pin(parse_cpu_list(server.head_cores))
     for deployment in planned:
         log.info("%s: plan %s on %s", deployment.name, deployment.plan, topology)
-    return uvloop.run(_serve(server, planned, catalogue, as_json=as_json))
+    return uvloop.run(_serve(server, planned, sources, catalogue, as_json=as_json))
 
 
 async def _serve(
-    server: ServerSettings, planned: list[Deployment], catalogue: Catalogue | None, *, as_json: bool
+    server: ServerSettings,
+    planned: list[Deployment],
+    sources: Sequence[ModelSource],
+    catalogue: Catalogue | None,
+    *,
+    as_json: bool,
 ) -> int:
     loop = asyncio.get_running_loop()
-    head = Head(server, loop, catalogue=catalogue)
+    head = Head(server, loop, catalogue=catalogue, sources=sources)
     keys = head.access.keys if server.management is not None else None
     key_file = KeyFile(Path(server.key_file), keys) if keys is not None else None
     if key_file is not None:

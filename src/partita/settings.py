@@ -155,10 +155,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Which (``"0-3"``) or how many (4) CPUs the instances get; None = all that may run at once."""
     head_cores: str | None = None
     """CPUs of the head alone; None = anywhere, and no core is kept from the instances."""
-    tune: Tune = "before"
-    """Profile a model that has no profile yet: before serving, or never (a safe plan then)."""
+    tune: Tune | None = None
+    """Profile a model that has no profile yet: in the background while it serves with a safe plan, before it
+    serves, or never; None = `background` for ``partita serve``, `before` elsewhere."""
     tune_budget_s: Duration = 30.0
-    """Longest that such a profile may take, for each model."""
+    """Longest that such a profile may take, for each model; in the background waiting does not count."""
+    tune_slowdown: Annotated[float, msgspec.Meta(ge=1)] = 1.5
+    """Most that the 99th percentile of a model's latency may grow while it is profiled in the background."""
     adapt: bool = True
     """Change plans as the load changes, of models that have a profile."""
     warm_memory_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -227,11 +230,6 @@ def check_build(settings: Settings) -> None:
     server = settings.server
     if server.grpc is not None and importlib.util.find_spec("grpc") is None:
         raise MissingExtra(GRPC_EXTRA)
-    if server.tune == "background":
-        raise InvalidInput(
-            '[server] tune = "background": this build does not tune beside the traffic yet; '
-            'use "before" or "never"'
-        )
 
 
 def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:

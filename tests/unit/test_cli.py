@@ -96,7 +96,6 @@ def test_wrong_usage_is_2_and_says_why(argv: list[str], message: str, capsys: Ca
         (["serve", "nowhere.onnx"], "nowhere.onnx does not exist"),
         (["serve", "nowhere.onnx", "--http", "x"], "not HOST:PORT"),
         (["serve", "x", "--grpc", "127.0.0.1"], "not HOST:PORT"),
-        (["serve", "x", "--tune", "background"], "background"),
         (["serve", "--config", "nowhere.toml"], "cannot read nowhere.toml"),
         (["bench", "nowhere.onnx"], "nowhere.onnx does not exist"),
         (["bench", "http://example.org", "--model", "m"], "--allow-remote"),

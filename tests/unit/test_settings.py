@@ -175,15 +175,11 @@ def test_the_command_line_is_above_all() -> None:
         settings.with_server(http="nowhere")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tune": "background"}, "background|beside"),
-    ],
-)
-def test_what_this_build_cannot_do_yet_is_said(change: dict[str, object], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        check_build(Settings().with_server(**change))
+@pytest.mark.parametrize("change", [{"tune": "later"}, {"tune_slowdown": 0.9}])
+def test_tuning_is_asked_for_by_what_there_is(change: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput, match=min(change)):
+        Settings().with_server(**change)
+    assert Settings().with_server(tune="background").server.tune_slowdown == 1.5
 
 
 def test_a_folders_own_file_speaks_of_its_model_only(toml: Path) -> None:

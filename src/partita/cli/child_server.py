@@ -31,7 +31,7 @@ def child_server(path: Path, *, cores: str | None = None, options: tuple[str, ..
     """
     port = _free_port()
     argv = [sys.executable, "-m", "partita.cli", "serve", str(path), "--http", f"127.0.0.1:{port}"]
-    argv += ["--management", "off", "--metrics", "off", *options]
+    argv += ["--management", "off", "--metrics", "off", "--tune", "before", *options]
     argv += [] if cores is None else ["--cores", cores]
     # Its own session: Ctrl-C reaches us alone, and we end it in order.
     process = subprocess.Popen(

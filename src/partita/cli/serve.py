@@ -67,7 +67,7 @@ from partita.sources import ModelSource, find_all
 @click.option(
     "--tune",
     type=click.Choice(["background", "before", "never"]),
-    help="When to profile a model that has no profile. [default: before]",
+    help="When to profile a model that has no profile. [default: background]",
 )
 @click.option(
     "--tune-budget", "tune_budget_s", type=float, metavar="SECONDS", help="Longest that this may take."

@@ -4,21 +4,26 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from partita.core.clock import Clock
 from partita.core.errors import InvalidInput, ModelNotFound
-from partita.core.plan import InstanceSpec
+from partita.core.plan import InstanceSpec, Plan
+from partita.core.profile import Profile
 from partita.engine.deployment import Deployment, EnsembleDeployment
 from partita.engine.ensemble import Ensemble
 from partita.engine.instance import Instance, ModelLaunch
+from partita.engine.measuring import Measuring
 from partita.engine.member import InstanceFactory, Member
 from partita.engine.pacing import Pacer
 from partita.engine.service import Service
 from partita.engine.statistics import Statistics
+from partita.engine.tuning_report import TuningReport
 from partita.machines.leases import CoreLeases
+from partita.machines.tuning_pace import PaceRules
 from partita.machines.worker_life import RestartRules
 from partita.system.clock import SystemClock
 from partita.system.shared_memory import SharedMemory
@@ -45,6 +50,8 @@ class Engine:
         self._ended: dict[tuple[str, str], Statistics] = {}
         """What services have counted that are gone, by name and version."""
         self._deployments: WeakKeyDictionary[Service, Deployment] = WeakKeyDictionary()
+        self.tunings: WeakKeyDictionary[Service, TuningReport] = WeakKeyDictionary()
+        """How far measuring services beside their traffic has come, where it was begun."""
         self._loop = loop
         self._clock = clock or SystemClock()
         self._rules = restart_rules or RestartRules()
@@ -130,6 +137,19 @@ class Engine:
     def deployment(self, service: Service) -> Deployment:
         """Return what a service was started with."""
         return self._deployments[service]
+
+    def learned(self, service: Service, profile: Profile, plan: Plan) -> None:
+        """A profile was made for a service that is served: other plans can be made, beside this one."""
+        self._deployments[service] = replace(self._deployments[service], profile=profile, plan=plan)
+
+    async def measure(
+        self, service: Service, assignment: bytes, rules: PaceRules, report: TuningReport
+    ) -> bytes:
+        """Measure a model beside its traffic; returns its profile, encoded. Raises `MeasuringFailed`."""
+        number = next(self._numbers)
+        self.tunings[service] = report
+        measuring = Measuring(service, number, self.leases, rules, report, loop=self._loop, clock=self._clock)
+        return await measuring.run(assignment)
 
     async def remove(self, name: str, grace_s: float) -> None:
         """Serve a name no longer, and wait until its service has ended. Raises `ModelNotFound`."""

@@ -26,16 +26,20 @@ class BatchCount:
 class Latencies:
     """A histogram of latencies. New ones are only noted, and sorted into buckets by the thousand."""
 
-    __slots__ = ("_counts", "_sum_s", "recent_s")
+    __slots__ = ("_counts", "_sum_s", "recent_s", "tap_s")
 
     def __init__(self) -> None:
         self.recent_s: list[float] = []
+        self.tap_s: list[float] | None = None
+        """Gets every latency that is sorted, for whoever looks at single ones and empties it."""
         self._counts = np.zeros(len(LATENCY_BOUNDS_S) + 1, np.int64)
         self._sum_s = 0.0
 
     def fold(self) -> None:
         """Sort what was noted into its buckets; a latency equal to a bound lies below it."""
         noted = np.array(self.recent_s)
+        if self.tap_s is not None:
+            self.tap_s += self.recent_s
         self.recent_s.clear()
         self._sum_s += float(noted.sum())
         self._counts += np.bincount(np.searchsorted(LATENCY_BOUNDS_S, noted), minlength=len(self._counts))

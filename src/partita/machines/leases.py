@@ -70,6 +70,12 @@ class CoreLeases:
         """The guest needs no cores any more; unknown ones are ignored."""
         self._guests.pop(guest, None)
 
+    def has_guests_beside(self, guest: int, cores: Collection[int]) -> bool:
+        """Whether somebody else without a lease uses any of these cores."""
+        return any(
+            not theirs.isdisjoint(cores) for other, (theirs, _) in self._guests.items() if other != guest
+        )
+
     def free_among(self, cores: Collection[int]) -> frozenset[int]:
         """Return those of these cores that nobody executes on."""
         return frozenset(cores).difference(*(self._cores[instance] for instance in self._held))

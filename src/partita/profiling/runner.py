@@ -23,6 +23,7 @@ from partita.profiling.identity import provenance_of
 from partita.profiling.inputs import Calibration, calibration, load_samples
 from partita.profiling.measured import PointRecord
 from partita.profiling.solo import ExecutionFailed
+from partita.profiling.turns import Turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,14 +104,15 @@ def profile_model(
     clock: Clock,
     resume: Profile | None = None,
     listener: Listener | None = None,
+    turns: Turns | None = None,
 ) -> Profile:
     """Measure until the table is good enough or the budget is spent; goes on from `resume`.
 
-    Raises `LoadFailed` if the model does not load, `InvalidInput` for inputs that do not fit, if not even
-    one item can be run, or (`BudgetTooSmall`) in time, or (`ProfileMismatch`) if `resume` was measured on
-    something else.
+    `turns` says when workers may execute; None = at once. Raises `LoadFailed` if the model does not load,
+    `InvalidInput` for inputs that do not fit, if not even one item can be run, or (`BudgetTooSmall`) in time,
+    or (`ProfileMismatch`) if `resume` was measured on something else.
     """
-    session = _Session(settings, clock, listener or Listener())
+    session = _Session(settings, clock, listener or Listener(), turns)
     try:
         return session.run(resume)
     finally:
@@ -120,7 +122,9 @@ def profile_model(
 class _Session:
     """One run of `profile_model`."""
 
-    def __init__(self, settings: ProfileSettings, clock: Clock, listener: Listener) -> None:
+    def __init__(
+        self, settings: ProfileSettings, clock: Clock, listener: Listener, turns: Turns | None
+    ) -> None:
         self._settings = settings
         self._clock = clock
         self._listener = listener
@@ -138,6 +142,7 @@ class _Session:
             clock=clock,
             execution_limit_s=settings.execution_limit_s,
             note=self._listener.note,
+            turns=turns,
         )
 
     def close(self) -> None:

@@ -160,6 +160,16 @@ class SoloWorker:
         """Cores, and threads, of this worker."""
         return len(self.cores)
 
+    @property
+    def pid(self) -> int:
+        """Process number."""
+        return self._process.pid
+
+    @property
+    def has_read(self) -> bool:
+        """Whether it has taken all that was sent to it: from then on it ends with us. True of a dead one."""
+        return self._channel.is_read
+
     def until_ready(self) -> Ready:
         """Wait for the model to be loaded. Raises `LoadFailed`, or the worker's reason by its class."""
         try:

@@ -45,6 +45,11 @@ def read_profile(path: Path, *, mode: str | None = None) -> Profile:
 
 def save(path: Path, profile: Profile) -> None:
     """Write a profile as JSON, whole or not at all. Raises `SaveFailed`."""
+    write_whole(path, encode(profile))
+
+
+def encode(profile: Profile) -> bytes:
+    """Return a profile as JSON."""
     document: dict[str, object] = {"partita_profile": FORMAT}
     if profile.provenance is not None:
         document["provenance"] = _plain(profile.provenance)
@@ -56,7 +61,7 @@ def save(path: Path, profile: Profile) -> None:
         {name: value for name, value in asdict(point).items() if value is not None}
         for point in profile.points.values()
     ]
-    write_whole(path, msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
 
 def load(path: Path) -> Profile:
@@ -65,6 +70,11 @@ def load(path: Path) -> Profile:
         content = path.read_bytes()
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from error
+    return decode(content, path)
+
+
+def decode(content: bytes, path: Path) -> Profile:
+    """Return the profile that this JSON from a file holds. Raises `InvalidInput` as `load` does."""
     try:
         file = msgspec.json.decode(content, type=_File)
     except msgspec.DecodeError as error:

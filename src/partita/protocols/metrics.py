@@ -40,6 +40,7 @@ class EngineCollector:
         yield from _requests(counts)
         yield from _batches(counts)
         yield from _gauges(services)
+        yield from _tuning(self._engine)
         yield _latency(counts)
         yield from _ports(self._listeners)
 
@@ -130,6 +131,20 @@ def _switches(services: list[Service]) -> Iterable[Metric]:
                 switches.add_metric((*_key(service), outcome), value)
             asleep.add_metric(_key(service), len(switcher.handover.numbers(Stage.ASLEEP)))
     yield from (switches, asleep)
+
+
+def _tuning(engine: Engine) -> Iterable[Metric]:
+    state = GaugeMetricFamily(
+        "partita_tuning", "1 for what measuring beside the traffic does now.", labels=(*_LABELS, "state")
+    )
+    points = GaugeMetricFamily("partita_tuning_points", "Points that it has measured.", labels=_LABELS)
+    pauses = CounterMetricFamily("partita_tuning_pauses", "Pauses for the traffic's sake.", labels=_LABELS)
+    for service, report in list(engine.tunings.items()):
+        key = _key(service)
+        state.add_metric((*key, report.state.value), 1.0)
+        points.add_metric(key, report.points)
+        pauses.add_metric(key, report.pauses)
+    yield from (state, points, pauses)
 
 
 def _latency(of: Counts) -> Metric:

@@ -40,6 +40,9 @@ class Plans(Protocol):
     def decisions(self, model: str) -> list[dict[str, Any]]:
         """Return the controller's log, oldest first; empty where nothing adapts."""
 
+    def tuning(self, model: str) -> dict[str, Any] | None:
+        """Return how far measuring the model beside its traffic has come; None where it was not begun."""
+
     def switches(self, model: str) -> list[dict[str, Any]]:
         """Return the latest switches, oldest first."""
 
@@ -90,6 +93,7 @@ class PlanRoutes:
                 {"threads": i.threads, "batch": i.batch, "micro_batch": i.micro_batch, "cores": list(i.cores)}
                 for i in plan.instances
             ],
+            "tuning": self._plans.tuning(model),
             "switches": self._plans.switches(model),
             "decisions": self._plans.decisions(model),
         }

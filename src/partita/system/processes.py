@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import pathlib
 import select
 import signal
 import socket
@@ -85,6 +86,62 @@ class WorkerProcess:
             if not poller.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000):
                 return None
         return self.reap()
+
+
+_NICENESS = 5
+"""Who wakes up beside such a process runs at once; with more it would starve beside other programs."""
+
+
+class Bystander:
+    """A process that somebody else started, and that may be stopped for a while. `close` it afterwards."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._fd = os.pidfd_open(pid)
+
+    def step_back(self) -> None:
+        """Lower the share of its session, where the system has such: niceness counts within it only."""
+        _lower_session(self.pid)
+
+    def pause(self) -> None:
+        """Stop it where it is; nothing where it is gone."""
+        self._send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on; nothing where it is gone."""
+        self._send(signal.SIGCONT)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended."""
+        poller = select.poll()
+        poller.register(self._fd, select.POLLIN)
+        return bool(poller.poll(0))
+
+    def close(self) -> None:
+        """Let go of it; it goes on."""
+        if self._fd >= 0:
+            self.resume()
+            os.close(self._fd)
+            self._fd = -1
+
+    def _send(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._fd, number)
+
+
+def step_back() -> None:
+    """Have this process, and those that it starts, make way for those that it would disturb.
+
+    Linux may share the CPU out by session before it looks at priorities; such a share is lowered too.
+    """
+    os.nice(_NICENESS)
+    _lower_session(os.getpid())
+
+
+def _lower_session(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        pathlib.Path(f"/proc/{pid}/autogroup").write_text(str(_NICENESS))
 
 
 def spawn_worker(

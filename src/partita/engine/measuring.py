@@ -1,0 +1,233 @@
+"""A process that measures a model beside its traffic, as the engine sees it: it gets turns on the cores."""
+
+import asyncio
+import logging
+import sys
+from contextlib import suppress
+
+from partita.core.clock import Clock
+from partita.core.errors import ConnectionClosed, PartitaError
+from partita.engine.guest import Guest
+from partita.engine.service import Service
+from partita.engine.tuning_report import TuningReport, TuningState
+from partita.machines.leases import CoreLeases
+from partita.machines.tuning_pace import Mode, PaceRules, Phase, TuningPace
+from partita.system.channels import Channel, channel_pair
+from partita.system.processes import Bystander, WorkerProcess, spawn_worker, thread_environment
+from partita.wire.tuning import (
+    Done,
+    Failed,
+    Finished,
+    FromMeasuring,
+    Go,
+    MalformedTuningMessage,
+    Measure,
+    Measured,
+    Note,
+    Spent,
+    TuningMessage,
+    Want,
+    decode_from_measuring,
+    encode,
+)
+
+log = logging.getLogger("partita")
+
+MEASURING_ARGV = (sys.executable, "-P", "-m", "partita.profiling.beside")
+"""How it is started; the engine knows no more of it than this."""
+SAMPLE_S = 0.1
+_END_S = 2.0
+_PHASES = {
+    Phase.IDLE: TuningState.IDLE,
+    Phase.RESTING: TuningState.RESTING,
+    Phase.RUNNING: TuningState.RUNNING,
+}
+
+
+class MeasuringFailed(PartitaError):
+    """A model could not be measured beside its traffic."""
+
+    code = "measuring_failed"
+
+
+class Measuring:
+    """Runs the process to its end, in turn with the instances that serve."""
+
+    def __init__(
+        self,
+        service: Service,
+        number: int,
+        leases: CoreLeases,
+        rules: PaceRules,
+        report: TuningReport,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+    ) -> None:
+        self._service = service
+        self._leases = leases
+        self._number = number
+        self._report = report
+        self._loop = loop
+        self._clock = clock
+        batch = 1 if service.plan is None else service.plan.batch
+        self._pace = TuningPace(rules, now_s=clock.now_s(), batch=batch)
+        self._guest = Guest(number, leases, loop=loop, clock=clock)
+        self._want: Want | None = None
+        self._workers: dict[int, Bystander] = {}
+        self._outcome: asyncio.Future[bytes] = loop.create_future()
+        self._process: WorkerProcess | None = None
+        self._channel: Channel | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended = asyncio.Event()
+
+    async def run(self, assignment: bytes) -> bytes:
+        """Return the profile as its store writes it. Raises `MeasuringFailed`."""
+        self._channel, theirs = channel_pair()
+        environment = thread_environment(1)
+        name = f"{self._service.name}-measuring"
+        self._process = spawn_worker(MEASURING_ARGV, theirs, env=environment, name=name)
+        self._loop.add_reader(self._channel.fileno(), self._readable)
+        self._loop.add_reader(self._process.pidfd, self._has_ended)
+        self._service.statistics.latencies.tap_s = []
+        self._sample()
+        try:
+            self._send(Measure(assignment))
+            return await self._outcome
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        """Leave nothing of it."""
+        assert self._process is not None
+        assert self._channel is not None
+        self._service.statistics.latencies.tap_s = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._guest.is_busy:
+            self._guest.end()
+        self._process.kill()
+        await self._ended.wait()
+        self._loop.remove_reader(self._channel.fileno())
+        self._channel.close()
+        deadline_s = self._clock.now_s() + _END_S
+        while any(not worker.is_gone for worker in self._workers.values()):  # the kernel ends them with it
+            if self._clock.now_s() > deadline_s:
+                break
+            await asyncio.sleep(0.002)
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+
+    def _has_ended(self) -> None:
+        assert self._process is not None
+        self._loop.remove_reader(self._process.pidfd)
+        while self._readable():
+            pass
+        code = self._process.reap()
+        self._fail(f"the measuring process ended with status {code}")
+        self._ended.set()
+
+    def _fail(self, reason: str) -> None:
+        if not self._outcome.done():
+            self._outcome.set_exception(MeasuringFailed(reason))
+
+    # --- its messages -----------------------------------------------------------------------------
+
+    def _send(self, message: TuningMessage) -> None:
+        assert self._channel is not None
+        with suppress(ConnectionClosed):  # its end is told by its process descriptor
+            self._channel.send(encode(message))
+
+    def _readable(self) -> bool:
+        assert self._channel is not None
+        try:
+            received = self._channel.receive_nowait()
+        except ConnectionClosed:
+            self._loop.remove_reader(self._channel.fileno())
+            return False
+        if received is None:
+            return False
+        try:
+            self._take(decode_from_measuring(received[0]))
+        except MalformedTuningMessage as error:
+            self._fail(f"the measuring process broke the protocol: {error}")
+            return False
+        return True
+
+    def _take(self, message: FromMeasuring) -> None:
+        report = self._report
+        match message:
+            case Want():
+                self._begin(message)
+            case Done():
+                self._turn_over()
+            case Measured():
+                report.points, report.left_s = message.points, message.left_s
+                report.measured_s = message.elapsed_s
+            case Note():
+                log.info("%s, while it is measured: %s", self._service.name, message.text)
+            case Finished() if not self._outcome.done():
+                self._outcome.set_result(message.profile)
+            case Failed():
+                self._fail(message.reason)
+
+    # --- turns ------------------------------------------------------------------------------------
+
+    def _begin(self, want: Want) -> None:
+        if self._guest.is_busy:
+            self._fail("the measuring process asked for two turns at once")
+            return
+        if want.pid not in self._workers:
+            try:
+                self._workers[want.pid] = Bystander(want.pid)
+            except ProcessLookupError:  # it has just ended, as its measuring process will see
+                if not want.is_active:
+                    self._send(Go())
+                return
+            self._workers[want.pid].step_back()
+        self._want = want
+        begun = None if want.is_active else self._go
+        self._guest.begin(self._workers[want.pid], want.cores, begun, self._mode(want))
+
+    def _go(self) -> None:
+        self._send(Go())
+
+    def _turn_over(self) -> None:
+        if not self._guest.is_busy:
+            self._send(Spent(0.0, 0.0, 0))
+            return
+        turn = self._guest.end()
+        self._want = None
+        if turn.held:
+            self._pace.held(self._clock.now_s(), turn.ran_s)
+        self._send(Spent(turn.waited_s, turn.stopped_s, turn.stops))
+
+    def _mode(self, want: Want) -> Mode:
+        if self._leases.has_guests_beside(self._number, want.cores):
+            return Mode.WAIT  # a worker loads: that comes first
+        waited_s, ran_s = self._guest.so_far if self._guest.is_busy else (0.0, 0.0)
+        return self._pace.mode(
+            self._clock.now_s(),
+            expected_s=want.expected_s,
+            spoiled=want.spoiled,
+            waited_s=waited_s,
+            ran_s=ran_s,
+        )
+
+    def _sample(self) -> None:
+        self._timer = self._loop.call_later(SAMPLE_S, self._sample)
+        latencies, dispatcher = self._service.statistics.latencies, self._service.member.dispatcher
+        latencies.fold()
+        new_s, latencies.tap_s = latencies.tap_s or [], []
+        queued = dispatcher.queue.items
+        depth = queued + dispatcher.running_items
+        self._pace.observe(self._clock.now_s(), new_s, queued=queued, depth=depth)
+        if self._want is not None and self._guest.is_busy:
+            self._guest.use(self._mode(self._want))
+        pace, report = self._pace, self._report
+        if report.pauses != pace.pauses:
+            log.info("%s: measuring pauses: %s", self._service.name, pace.reason)
+        report.state = _PHASES[pace.phase]
+        report.pauses, report.reason, report.p99_s = pace.pauses, pace.reason, pace.p99_s
+        report.answers, report.slow = pace.answers, pace.slow

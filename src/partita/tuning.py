@@ -1,0 +1,144 @@
+"""Tuning beside traffic: a model without a profile serves at once, and is measured meanwhile (DESIGN §4)."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+from weakref import WeakSet
+
+from partita.adaptation import Adaptation
+from partita.choosing import adopted
+from partita.core.errors import PartitaError
+from partita.core.plan import Plan
+from partita.core.profile import Profile
+from partita.deploy import plan_for, suited
+from partita.engine.engine import Engine
+from partita.engine.service import Service
+from partita.engine.tuning_report import TuningReport, TuningState
+from partita.machines.tuning_pace import PaceRules
+from partita.profiles import assignment, is_complete
+from partita.profiling.beside import encode_assignment
+from partita.profiling.store import decode
+from partita.sources import ModelSource
+from partita.system.cpus import read_topology
+
+log = logging.getLogger("partita")
+T = TypeVar("T")
+
+LOOK_S = 0.2
+"""How often services are looked for that are still to be measured."""
+
+
+class Tuning:
+    """Measures one model after the other, and has each served by the plan that its profile asks for."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        adaptation: Adaptation,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        budget_s: float,
+        rules: PaceRules,
+    ) -> None:
+        self._engine = engine
+        self._adaptation = adaptation
+        self._loop = loop
+        self._budget_s = budget_s
+        self._rules = rules
+        self._topology = read_topology()
+        self._sources: dict[str, ModelSource] = {}
+        self._seen: WeakSet[Service] = WeakSet()
+        """Services that need no measuring, or had their turn."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._tuned: Service | None = None
+        self._aside: ThreadPoolExecutor | None = None
+
+    def know(self, source: ModelSource) -> None:
+        """Take where a model comes from that is served, or soon will be."""
+        self._sources[source.name] = source
+
+    def start(self) -> None:
+        """Look after every model that is served from now on."""
+        self._aside = ThreadPoolExecutor(1, thread_name_prefix="partita-tuning")
+        self._look()
+
+    async def stop(self) -> None:
+        """Measure no more; what was found is kept, and the next start goes on from there."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._aside is not None:
+            await self._loop.run_in_executor(None, self._aside.shutdown)
+            self._aside = None
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(LOOK_S, self._look)
+        served = self._engine.services
+        if self._task is not None and not self._task.done():
+            assert self._tuned is not None
+            if served.get(self._tuned.name) is not self._tuned:  # it was unloaded, or replaced
+                self._task.cancel()
+            return
+        for service in served.values():
+            if service.is_ready and service not in self._seen:
+                self._seen.add(service)
+                if (source := self._to_measure(service)) is not None:
+                    self._tuned = service
+                    self._task = self._loop.create_task(self._tune(service, source))
+                    return
+
+    def _to_measure(self, service: Service) -> ModelSource | None:
+        """Return where a service's model comes from, None if it is planned by hand or knows enough."""
+        source = self._sources.get(service.name)
+        if source is None or source.ensemble is not None or source.settings.instances:
+            return None
+        deployment = self._engine.deployment(service)
+        if not deployment.cores or is_complete(deployment.profile, source, deployment.cores, self._topology):
+            return None
+        return source
+
+    async def _run_aside(self, call: Callable[[], T]) -> T:
+        assert self._aside is not None
+        return await self._loop.run_in_executor(self._aside, call)
+
+    async def _tune(self, service: Service, source: ModelSource) -> None:
+        report = TuningReport(budget_s=self._budget_s, left_s=self._budget_s)
+        cores = self._engine.deployment(service).cores
+        log.info("%s: measured while it serves, for at most %g s", service.name, self._budget_s)
+        try:
+            source = await self._run_aside(lambda: adopted(source, self._topology))
+            encoded = await self._run_aside(
+                lambda: encode_assignment(assignment(source, cores, self._topology, self._budget_s))
+            )
+            profile = await self._engine.measure(service, encoded, self._rules, report)
+            await self._serve_by(service, source, decode(profile, Path("the measured profile")))
+            report.state, report.left_s = TuningState.FINISHED, 0.0
+        except asyncio.CancelledError:
+            report.state = TuningState.STOPPED
+            raise
+        except (PartitaError, OSError) as error:
+            report.state, report.reason = TuningState.FAILED, str(error)
+            log.warning("%s stays with plan %s: %s", service.name, service.plan, error)
+
+    async def _serve_by(self, service: Service, source: ModelSource, profile: Profile) -> None:
+        """Switch to the plan that the profile asks for, by the ordinary handover."""
+        cores = self._engine.deployment(service).cores
+
+        def planned() -> Plan:
+            return plan_for(source, self._topology, cores, profile)
+
+        plan, before = await self._run_aside(planned), service.plan
+        service.member.launch = suited(service.member.launch, plan)
+        self._engine.learned(service, profile, plan)
+        self._adaptation.forget(service)
+        switch = self._adaptation.switch(service.name, plan, "profiled beside its traffic")
+        await switch.until_accepting()
+        points = len(profile.points)
+        log.info("%s: profiled beside its traffic, %d points: %s → %s", service.name, points, before, plan)

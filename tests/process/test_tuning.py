@@ -1,0 +1,298 @@
+"""Tuning beside traffic with real processes: turns on the cores, a plan at the end, nothing lost or left."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from partita.embedded import Server
+from partita.engine.guest import Guest
+from partita.engine.tuning_report import TuningState
+from partita.machines.leases import CoreLeases
+from partita.machines.tuning_pace import Mode
+from partita.settings import ServerSettings, Settings
+from partita.system.addresses import Address
+from partita.system.clock import SystemClock
+from partita.system.processes import Bystander
+from tests import models
+from tests.engine_driver import run, until
+
+pytestmark = pytest.mark.process
+CORES = sorted(os.sched_getaffinity(0))[:2]
+LIMIT_S = 90.0
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@contextmanager
+def sleeper() -> Iterator[Bystander]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        bystander = Bystander(process.pid)
+        try:
+            yield bystander
+        finally:
+            bystander.close()
+            process.kill()
+
+
+class Table:
+    """Leases with one instance that serves, and a guest."""
+
+    def __init__(self) -> None:
+        self.leases = CoreLeases()
+        self.woken = 0
+        self.leases.register(1, (0, 1), self._wake)
+        self.guest = Guest(2, self.leases, loop=asyncio.get_running_loop(), clock=SystemClock())
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+
+def test_a_guest_is_stopped_while_others_execute_and_begins_when_the_cores_are_free() -> None:
+    async def main() -> None:
+        table, begun = Table(), asyncio.Event()
+        with sleeper() as process:
+            table.leases.lease(1)
+            table.guest.begin(process, (0,), begun.set, Mode.YIELD)
+            await asyncio.sleep(0)
+            assert not begun.is_set()
+            table.leases.release(1)
+            await asyncio.wait_for(begun.wait(), LIMIT_S)
+            for _ in range(3):
+                table.leases.lease(1)
+                await until(lambda: state_of(process.pid) == "T")
+                table.leases.release(1)
+                await until(lambda: state_of(process.pid) != "T")
+            table.guest.use(Mode.WAIT)
+            await until(lambda: state_of(process.pid) == "T")
+            table.guest.use(Mode.YIELD)
+            await until(lambda: state_of(process.pid) != "T")
+            turn = table.guest.end()
+            assert (turn.stops, turn.held) == (4, False)
+            assert min(turn.ran_s, turn.waited_s, turn.stopped_s) > 0
+            assert not table.guest.is_busy
+            table.leases.check()
+
+    run(main)
+
+
+def test_a_guest_that_holds_the_cores_has_them_in_turn_and_alone() -> None:
+    async def main() -> None:
+        table, begun = Table(), asyncio.Event()
+        with sleeper() as process:
+            table.leases.lease(1)
+            table.guest.begin(process, (0, 1), begun.set, Mode.HOLD)
+            table.leases.release(1)
+            assert not table.leases.can_lease(1), "the guest came first"
+            table.leases.wait((1,))
+            await asyncio.wait_for(begun.wait(), LIMIT_S)
+            table.leases.check()
+            assert table.leases.executing_cores() == [0, 1]
+            assert not table.leases.can_lease(1)
+            table.guest.use(Mode.WAIT)
+            assert state_of(process.pid) != "T", "what it holds it keeps"
+            turn = table.guest.end()
+            assert (turn.held, turn.stops) == (True, 0)
+            assert table.woken
+            assert table.leases.can_lease(1)
+            assert table.leases.executing_cores() == []
+            table.leases.check()
+
+    run(main)
+
+
+def test_a_guest_that_never_ends_gives_the_cores_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partita.engine.guest.HOLD_LIMIT_S", 0.0)
+
+    async def main() -> None:
+        table, begun = Table(), asyncio.Event()
+        with sleeper() as process:
+            table.guest.begin(process, (0, 1), begun.set, Mode.HOLD)
+            await asyncio.wait_for(begun.wait(), LIMIT_S)
+            table.guest.use(Mode.HOLD)
+            assert table.leases.can_lease(1)
+            table.leases.lease(1)
+            await until(lambda: state_of(process.pid) == "T")
+            table.guest.end()
+            await until(lambda: state_of(process.pid) != "T")
+            table.leases.check()
+
+    run(main)
+
+
+def test_a_process_that_is_active_from_the_start_is_stopped_at_once_where_it_may_not() -> None:
+    async def main() -> None:
+        table = Table()
+        with sleeper() as process:
+            table.guest.begin(process, (0,), None, Mode.WAIT)
+            await until(lambda: state_of(process.pid) == "T")
+            table.guest.use(Mode.YIELD)
+            await until(lambda: state_of(process.pid) != "T")
+            assert table.guest.end().stops == 1
+
+    run(main)
+
+
+def wait_for(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "waited in vain"
+        time.sleep(0.01)
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes that inherited this variable, other than this one."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal() and int(process.name) != os.getpid():
+            try:
+                if mark.encode() in (process / "environ").read_bytes():
+                    found.append(int(process.name))
+            except OSError:  # it has just ended, or is somebody else's
+                continue
+    return found
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """A variable of its own in the environment of all that the test starts, and a cache of its own."""
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("OF_THIS_TEST", str(tmp_path))
+    return f"OF_THIS_TEST={tmp_path}"
+
+
+def serving(path: Path, budget_s: float = 10.0) -> Server:
+    local = Address("127.0.0.1", 0)
+    settings = ServerSettings(
+        http=local, metrics=local, management=local, tune_budget_s=budget_s, tune_slowdown=100.0
+    )  # what else runs on this machine is not to make it pause
+    return Server([path], cores=len(CORES), tune="background", settings=Settings(server=settings), ports=True)
+
+
+def state(server: Server) -> str:
+    shown = server.head.adaptation.tuning("m")
+    return "" if shown is None else str(shown["state"])
+
+
+def test_a_model_without_a_profile_serves_at_once_and_is_tuned_beside_its_traffic(
+    tmp_path: Path, mark: str
+) -> None:
+    path = models.mlp(tmp_path / "m.onnx")
+    with serving(path) as server:
+        service = server.head.engine.service("m")
+        assert str(service.plan) == f"⟨1,{len(CORES)},32⟩", "the safe one"
+        wrong: list[object] = []
+        ends = threading.Event()
+
+        def client(number: int) -> None:
+            x = np.random.default_rng(number).random((1 + number, 64), np.float32)
+            expected = server.predict("m", x)["y"]
+            while not ends.is_set():
+                y = server.predict("m", x)["y"]
+                if not np.allclose(y, expected, rtol=1e-4):
+                    wrong.append(y)
+                ends.wait(0.02)
+
+        clients = [threading.Thread(target=client, args=(number,)) for number in range(3)]
+        for one in clients:
+            one.start()
+        try:
+            wait_for(lambda: state(server) == TuningState.RUNNING)
+            wait_for(lambda: state(server) in (TuningState.FINISHED, TuningState.FAILED))
+        finally:
+            ends.set()
+            for one in clients:
+                one.join()
+        shown = server.head.adaptation.tuning("m")
+        assert shown is not None
+        assert (shown["state"], shown["points"] > 0, shown["p99_ms"] > 0) == ("finished", True, True), shown
+        assert wrong == []
+        assert service.statistics.failures == 0
+        assert service.plan is not None
+        assert service.plan.expected_ms is not None, "it comes from the profile"
+        (switch,) = server.head.adaptation.switches("m")
+        assert switch["reason"] == "profiled beside its traffic"
+        with urllib.request.urlopen(server.url("management") + "/v2/models/m/plan") as answer:
+            assert b'"tuning":{"state":"finished"' in answer.read()
+        with urllib.request.urlopen(server.url("metrics") + "/metrics") as answer:
+            metrics = answer.read().decode()
+        assert 'partita_tuning{model="m",state="finished",version="1"} 1.0' in metrics
+        assert f'partita_tuning_points{{model="m",version="1"}} {float(shown["points"])}' in metrics
+        wait_for(lambda: len(marked(mark)) == len(service.plan.instances))  # type: ignore[union-attr]
+        server.head.engine.check()
+    assert marked(mark) == []
+    with serving(path) as server:
+        assert str(server.head.engine.service("m").plan) == str(service.plan), "it is known now"
+        assert server.head.engine.deployment(server.head.engine.service("m")).profile is not None
+
+
+def test_tuning_that_is_stopped_leaves_nothing_and_goes_on_at_the_next_start(
+    tmp_path: Path, mark: str
+) -> None:
+    path = models.mlp(tmp_path / "m.onnx")
+    with serving(path) as server:
+        wait_for(lambda: (server.head.adaptation.tuning("m") or {"points": 0})["points"])
+        report = server.head.engine.tunings[server.head.engine.service("m")]
+    assert report.state is TuningState.STOPPED
+    wait_for(lambda: marked(mark) == [])  # one that had just been started ends itself
+    (kept,) = (tmp_path / "cache" / "profiles").glob("*.json")
+    before = kept.read_text()
+    assert '"finished"' not in before
+    with serving(path, budget_s=3.0) as server:
+        wait_for(lambda: state(server) in (TuningState.FINISHED, TuningState.FAILED))
+        assert state(server) == TuningState.FINISHED
+    assert '"finished"' in kept.read_text()
+    means = [line for line in before.splitlines() if "load_s" in line]
+    assert means, before
+
+
+def test_a_measuring_process_that_is_killed_leaves_the_model_with_its_plan(tmp_path: Path, mark: str) -> None:
+    path = models.mlp(tmp_path / "m.onnx")
+    with serving(path) as server:
+        service = server.head.engine.service("m")
+        workers = {instance.pid for instance in service.member.instances.values()}
+        wait_for(lambda: (server.head.adaptation.tuning("m") or {"points": 0})["points"])
+        for pid in marked(mark):
+            if b"partita.profiling.beside" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: state(server) == TuningState.FAILED)
+        assert "status -9" in server.head.adaptation.tuning("m")["reason"]  # type: ignore[index]
+        wait_for(lambda: set(marked(mark)) == workers)
+        assert server.predict("m", np.zeros((1, 64), np.float32))["y"].shape == (1, 10)
+        assert next(count(service.statistics.failures)) == 0
+
+
+def test_a_model_that_cannot_be_measured_is_served_on_and_says_why(tmp_path: Path, mark: str) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "handler.py").write_text(
+        "import os\n"
+        "class Model:\n"
+        '    inputs = {"x": {"shape": [-1, 2], "datatype": "FP32"}}\n'
+        '    outputs = {"y": {"shape": [-1, 2], "datatype": "FP32"}}\n'
+        "    def load(self, context):\n"
+        '        if os.path.exists(os.path.join(os.path.dirname(os.path.abspath(__file__)), "serves")):\n'
+        '            raise ValueError("only once")\n'
+        '        open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "serves"), "w")\n'
+        "    def infer(self, batch):\n"
+        '        return {"y": batch["x"]}\n'
+    )
+    with serving(folder) as server:
+        wait_for(lambda: state(server) == TuningState.FAILED)
+        assert "only once" in server.head.adaptation.tuning("m")["reason"]  # type: ignore[index]
+        x = np.ones((1, 2), np.float32)
+        assert np.array_equal(server.predict("m", x)["y"], x)
+        assert server.head.adaptation.switches("m") == []
+    assert marked(mark) == []
