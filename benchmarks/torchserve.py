@@ -68,7 +68,7 @@ def resnet50() -> Any:
     import torch
     from torch import nn
 
-    class Block(nn.Module):
+    class Block(nn.Module):  # type: ignore[misc]
         def __init__(self, inputs: int, width: int, stride: int) -> None:
             super().__init__()
             outputs = 4 * width
@@ -122,7 +122,7 @@ def make_archive(name: str, store: Path) -> Path:
     else:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is what archives hold, deprecated or not
-            torch.jit.trace(resnet50(), torch.zeros(1, *shape)).save(str(work / "weights.pt"))  # type: ignore[no-untyped-call]
+            torch.jit.trace(resnet50(), torch.zeros(1, *shape)).save(str(work / "weights.pt"))
     archiver = Path(sys.executable).with_name("torch-model-archiver")
     argv = [str(archiver), "--model-name", name, "--version", "1.0", "--handler", "raw.py"]
     argv += ["--serialized-file", "weights.pt", "--export-path", str(store), *more]

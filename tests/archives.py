@@ -131,7 +131,7 @@ def picture_archive(folder: Path, name: str = "pictures", *more: str) -> Path:
     """A TorchScript network with the default handler `image_classifier`."""
     import torch
 
-    class Means(torch.nn.Module):
+    class Means(torch.nn.Module):  # type: ignore[misc]
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             means = x.mean(dim=(2, 3))
             return torch.cat([means, means * 0, -means], dim=1)
@@ -140,7 +140,7 @@ def picture_archive(folder: Path, name: str = "pictures", *more: str) -> Path:
     work.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # which torch.jit is now, and archives hold
-        script = torch.jit.trace(Means(), torch.zeros(1, 3, 224, 224))  # type: ignore[no-untyped-call]
+        script = torch.jit.trace(Means(), torch.zeros(1, 3, 224, 224))
         script.save(str(work / "means.pt"))
     labels = ", ".join(f'"{index}": ["n{index}", "label{index}"]' for index in range(9))
     return archive(

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partita.core.process_settings import ProcessSettings
 from partita.core.tensors import DataType, TensorSpec
 from partita.system.channels import Channel, channel_pair
-from partita.system.processes import WorkerProcess, spawn_worker, thread_environment
+from partita.system.processes import WorkerProcess, spawn_worker, worker_environment
 from partita.system.shared_memory import SharedMemory
 from partita.wire.codec import decode_from_worker, encode
 from partita.wire.messages import (
@@ -123,11 +124,14 @@ def worker(
     handler: str | None = None,
     inputs: Sequence[TensorSpec] | None = None,
     arena_bytes: int = ARENA_BYTES,
+    process_settings: ProcessSettings | None = None,
     **more: Any,
 ) -> Iterator[WorkerDriver]:
     """Start a worker and send it `Start`; on leaving, end and reap it, whatever happened."""
     channel, theirs = channel_pair()
-    process = spawn_worker(COMMAND, theirs, env=thread_environment(threads), name="test")
+    process = spawn_worker(
+        COMMAND, theirs, env=worker_environment(threads, process_settings or ProcessSettings()), name="test"
+    )
     arena = SharedMemory.create(arena_bytes, "inputs")
     driver = WorkerDriver(process, channel, arena)
     try:

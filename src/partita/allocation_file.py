@@ -15,7 +15,7 @@ from partita.core.devices import Device
 from partita.core.errors import InvalidInput
 from partita.ensemble_file import EnsembleSource
 from partita.profiling.identity import installed_version, model_hash
-from partita.settings import cache_dir
+from partita.system.artefacts import cache_dir
 from partita.system.devices import parse_devices
 
 

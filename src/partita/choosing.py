@@ -20,8 +20,8 @@ from partita.profiling.choosing import Audience, ChoiceSettings, choose
 from partita.profiling.identity import installed_version, model_hash, provenance_of
 from partita.profiling.runner import fullest_socket
 from partita.profiling.store import SaveFailed, cached_path, load_cached, save
-from partita.settings import cache_dir
 from partita.sources import ModelSource
+from partita.system.artefacts import cache_dir
 from partita.system.clock import SystemClock
 from partita.system.instructions import instructions
 

@@ -1,10 +1,12 @@
 """What a worker needs to know of a model, from its source."""
 
 from partita.core.errors import InvalidInput
+from partita.core.process_settings import ProcessSettings
 from partita.core.tensors import DataType, TensorSpec
 from partita.engine.instance import ModelLaunch
 from partita.settings import InputSettings
 from partita.sources import ModelSource
+from partita.system.allocators import allocator_environment
 
 
 def launch_of(source: ModelSource) -> ModelLaunch:
@@ -27,7 +29,17 @@ def launch_of(source: ModelSource) -> ModelLaunch:
         inputs=_inputs(settings.inputs, source.name),
         dimensions=dict(settings.dimensions),
         load_limit_s=settings.load_limit_s,
+        process=_process(settings.process, source.name),
     )
+
+
+def _process(process: ProcessSettings, model: str) -> ProcessSettings:
+    """Return the settings if a process can be started so here; raises `InvalidInput`."""
+    try:
+        allocator_environment(process)
+    except InvalidInput as error:
+        raise InvalidInput(f"[model.{model}] {error}") from None
+    return process
 
 
 def _inputs(inputs: dict[str, InputSettings], model: str) -> tuple[TensorSpec, ...] | None:

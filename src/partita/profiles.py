@@ -21,8 +21,9 @@ from partita.profiling.runner import (
     profile_model,
 )
 from partita.profiling.store import SaveFailed, cached_path, load_cached, save
-from partita.settings import ServerSettings, cache_dir
+from partita.settings import ServerSettings
 from partita.sources import ModelSource
+from partita.system.artefacts import cache_dir
 from partita.system.clock import SystemClock
 from partita.system.cpus import read_topology
 

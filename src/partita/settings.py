@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from partita.core.errors import InvalidInput, MissingExtra
+from partita.core.process_settings import ProcessSettings
 from partita.reading import read_table, read_toml
 from partita.system.addresses import Address
+from partita.system.artefacts import cache_dir as cache_dir  # noqa: PLC0414 for those who ask the settings
 from partita.system.cpus import parse_cores
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -105,6 +107,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A plan by hand; empty = planned."""
     options: dict[str, str | int | float | bool] = {}
     """Settings of the runtime itself."""
+    process: ProcessSettings = ProcessSettings()
+    """How the worker's process is set up."""
 
     def __post_init__(self) -> None:
         if (self.min_workers or 1) > (self.max_workers or self.min_workers or 1):
@@ -259,15 +263,6 @@ def load_model_settings(path: Path, name: str) -> ModelSettings:
     if others := set(settings.model) - {name}:
         raise InvalidInput(f"{path}: [model.{min(others)}] is about another model than this folder's, {name}")
     return settings.model.get(name, ModelSettings())
-
-
-def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Return where profiles are kept: ``PARTITA_CACHE_DIR``, else the user's cache directory."""
-    environ = os.environ if environ is None else environ
-    if given := environ.get("PARTITA_CACHE_DIR"):
-        return Path(given).expanduser()
-    base = environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "partita"
 
 
 def default_config(environ: Mapping[str, str] | None = None) -> Path | None:

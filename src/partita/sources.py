@@ -6,6 +6,7 @@ No code of a user is run here: a handler's class is found by reading its file.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from partita.archives import containers
 from partita.archives.source import RUNTIME as ARCHIVE
 from partita.archives.source import archive_source
 from partita.core.errors import InvalidInput, MissingExtra
+from partita.core.formats import FACTORY, PACKAGES, SUFFIXES, needs_factory, runtimes_for
 from partita.handler_files import find_handler, handler_reference
 from partita.model_config import read_max_batch_size
 from partita.settings import ModelSettings, Settings, load_model_settings
@@ -24,12 +26,11 @@ if TYPE_CHECKING:
     from partita.ensemble_file import EnsembleSource
 
 MODEL_FILE = "model.onnx"
-_FOREIGN = {
-    ".pt": "TorchScript files need the extra partita[torch], which this build does not have yet",
-    ".pth": "PyTorch files need the extra partita[torch], which this build does not have yet",
-    ".pt2": "exported PyTorch programs need the extra partita[torch], which this build does not have yet",
-    ".xml": "OpenVINO files need the extra partita[openvino], which this build does not have yet",
-}
+_FILES = tuple(suffix for suffix in SUFFIXES if suffix != ".py")
+MODEL_FILES = tuple(f"model{suffix}" for suffix in _FILES)
+"""What the file in a version folder is called, in the order in which they are looked for."""
+_ALONE = (".onnx", ".pt2")
+"""Files that are models wherever they lie; others are only where they are named, or in a version folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class ModelSource:
     path: Path
     """The model's file, absolute; for runtime `python` the file of its class."""
     runtime: str
-    """``onnxruntime``, ``python``, ``torchserve`` (an archive) or ``ensemble``."""
+    """What executes it, one of those that the format allows; ``torchserve`` (an archive) or ``ensemble``."""
     handler: str | None = None
     """``FILE.py:Class``, absolute."""
     settings: ModelSettings = field(default_factory=ModelSettings)
@@ -91,7 +92,7 @@ def find_models(path: Path, settings: Settings | None = None) -> tuple[ModelSour
         return (_from_file(absolute, known),)
     if _is_model_folder(absolute):
         return (_from_folder(absolute, known),)
-    loose = sorted(absolute.glob("*.onnx"))
+    loose = sorted(file for file in absolute.iterdir() if file.suffix in _ALONE and file.is_file())
     archives = sorted(child for child in absolute.iterdir() if containers.is_archive(child))
     folders = sorted(child for child in absolute.iterdir() if child.is_dir() and _is_model_folder(child))
     found = (
@@ -157,10 +158,10 @@ def _from_file(path: Path, known: Mapping[str, ModelSettings]) -> ModelSource:
     settings = known.get(name, ModelSettings())
     if path.suffix == ".toml":
         return _ensemble(path, known)
-    if path.suffix in _FOREIGN:
-        raise MissingExtra(f"{path}: {_FOREIGN[path.suffix]}")
-    if path.suffix not in (".onnx", ".py"):
-        raise InvalidInput(f"{path} is no model: expected an .onnx or .mar file, a handler .py or a folder")
+    if path.suffix not in SUFFIXES:
+        raise InvalidInput(
+            f"{path} is no model: expected an .onnx or .mar file, {', '.join(SUFFIXES[1:])}, or a folder"
+        )
     return _with_settings(settings, name=name, path=path)
 
 
@@ -201,9 +202,7 @@ def _with_settings(
 ) -> ModelSource:
     """Return the source with its runtime and handler decided: as set, else by what lies there."""
     home = folder or path.parent
-    runtime = settings.runtime
-    if runtime == "auto":
-        runtime = "python" if path.suffix == ".py" else "onnxruntime"
+    runtime = _runtime(path, settings)
     handler: str | None = None
     if settings.handler is not None:
         handler = handler_reference(home, settings.handler)
@@ -222,9 +221,27 @@ def _with_settings(
     )
 
 
+def _runtime(path: Path, settings: ModelSettings) -> str:
+    """Return the runtime as set, else the format's own. Raises `MissingExtra` if its package is not there.
+
+    Whether a runtime that was set can execute the file is said by the runtime itself.
+    """
+    runtime = settings.runtime
+    if runtime == "auto":
+        built = bool(settings.options.get(FACTORY)) or needs_factory(path)
+        runtime = runtimes_for(path, factory=built)[0]
+    package = PACKAGES.get(runtime)
+    if package is not None and find_spec(package.module) is None:
+        raise MissingExtra(
+            f"{path}: runtime {runtime} needs the package {package.distribution}; "
+            f"install it with pip install 'partita[{package.extra}]'"
+        )
+    return runtime
+
+
 def _is_model_folder(folder: Path) -> bool:
     has_code = (folder / "handler.py").is_file()
-    return has_code or bool(_versions(folder)) or (folder / MODEL_FILE).is_file()
+    return has_code or bool(_versions(folder)) or any((folder / name).is_file() for name in MODEL_FILES)
 
 
 def _versions(folder: Path) -> dict[int, Path]:
@@ -249,17 +266,18 @@ def _version(folder: Path, wanted: str | int | None) -> tuple[str, Path]:
 
 
 def _model_file(folder: Path, place: Path) -> Path:
-    """Return ``model.onnx``, or the only .onnx file there, or else the handler that is the model itself."""
-    files = sorted(place.glob("*.onnx"))
-    if (place / MODEL_FILE).exists():
-        return place / MODEL_FILE
-    if len(files) == 1:
-        return files[0]
-    if files:
-        raise InvalidInput(f"{place} holds {len(files)} .onnx files and none is named {MODEL_FILE}")
-    for file in sorted(place.iterdir()):
-        if file.suffix in _FOREIGN:
-            raise MissingExtra(f"{file}: {_FOREIGN[file.suffix]}")
+    """Return ``model.onnx`` or its like of another format, or the only model file there, or else the handler
+    that is the model itself.
+    """
+    for name in MODEL_FILES:
+        if (place / name).exists():
+            return place / name
+    for suffix in _FILES:
+        files = sorted(place.glob(f"*{suffix}"))
+        if len(files) == 1:
+            return files[0]
+        if files:
+            raise InvalidInput(f"{place} holds {len(files)} {suffix} files and none is named model{suffix}")
     for code in (place / "handler.py", folder / "handler.py"):
         if code.is_file():
             return code

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,13 @@ import pytest
 from partita.core.errors import InvalidInput, MissingExtra
 from partita.testing.runtime_conformance import RuntimeConformance
 from partita.worker.runtimes import registry
+from partita.worker.runtimes.axes import batch_axis
 from partita.worker.runtimes.interface import LoadRequest, Runtime
-from partita.worker.runtimes.onnxruntime import batch_axis
 from partita.worker.runtimes.registry import runtime_loader
 from tests import models
+
+needs_openvino = pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is not installed")
+"""Looked for and not imported: the runtime keeps it from sending its makers a message as it is imported."""
 
 NETWORKS: list[Callable[[Path], Path]] = [
     models.linear,
@@ -44,6 +48,23 @@ class TestOnnxRuntime(RuntimeConformance):
         return runtime_loader("onnxruntime")(LoadRequest(path=str(path), threads=1, max_batch=8))
 
 
+@needs_openvino
+class TestOpenVino(TestOnnxRuntime):
+    def make(self, tmp_path: Path) -> Runtime:
+        path = self.model(tmp_path / "model.onnx")
+        return runtime_loader("openvino")(LoadRequest(path=str(path), threads=1, max_batch=8))
+
+
+@needs_openvino
+class TestOpenVinoStreams(RuntimeConformance):
+    def make(self, tmp_path: Path) -> Runtime:
+        path = models.two_inputs(tmp_path / "model.onnx")
+        return runtime_loader("openvino")(LoadRequest(path=str(path), threads=2, options={"streams": 2}))
+
+    def test_the_thread_count_is_the_one_asked_for(self, tmp_path: Path) -> None:
+        assert self.make(tmp_path).threads_seen == 2
+
+
 class TestPythonRuntime(RuntimeConformance):
     def make(self, tmp_path: Path) -> Runtime:
         (tmp_path / "model.py").write_text(CLASS)
@@ -57,7 +78,7 @@ def test_an_installed_package_may_offer_a_runtime(monkeypatch: pytest.MonkeyPatc
     point = EntryPoint("mine", "partita.worker.runtimes.python:load", registry.ENTRY_POINT_GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
     assert runtime_loader("mine").__module__ == "partita.worker.runtimes.python"
-    with pytest.raises(InvalidInput, match="there are mine, onnxruntime, python"):
+    with pytest.raises(InvalidInput, match="there are mine, onnxruntime, openvino, python"):
         runtime_loader("yours")
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from partita.settings import cache_dir
+from partita.system.artefacts import cache_dir
 
-SAY = "from partita.settings import cache_dir; print(cache_dir())"
+SAY = "from partita.system.artefacts import cache_dir; print(cache_dir())"
 
 
 def test_profiles_of_tests_are_kept_in_a_folder_of_theirs(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -13,6 +13,7 @@ import pytest
 from partita import device_file, ensemble_file, settings
 from partita.cli.app import cli
 from partita.core import errors
+from partita.core.process_settings import ProcessSettings
 from partita.protocols.oip.inference import STATUS
 from partita.reading import read_table, read_toml
 from partita.system.addresses import Address
@@ -50,6 +51,7 @@ def rows(text: str) -> dict[str, list[str]]:
         ("## `[model.NAME]`", settings.ModelSettings),
         ("### `inputs`", settings.InputSettings),
         ("### `instances`", settings.InstanceSettings),
+        ("### `process`", ProcessSettings),
     ],
 )
 def test_every_setting_stands_in_its_table_and_no_other(heading: str, struct: type[msgspec.Struct]) -> None:

@@ -11,7 +11,6 @@ from partita.settings import (
     ModelSettings,
     ServerSettings,
     Settings,
-    cache_dir,
     check_build,
     default_config,
     load_model_settings,
@@ -19,6 +18,7 @@ from partita.settings import (
     wants_colour,
 )
 from partita.system.addresses import Address
+from partita.system.artefacts import cache_dir
 
 FULL = """
 [server]

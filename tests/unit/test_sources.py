@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from partita import sources
 from partita.core.errors import InvalidInput, MissingExtra
 from partita.settings import ModelSettings, Settings
 from partita.sources import find_all, find_models
@@ -138,8 +139,6 @@ def test_a_wrong_handler_setting(tmp_path: Path, handler: str) -> None:
     ("name", "error", "message"),
     [
         ("m.mar", InvalidInput, "is no archive"),
-        ("m.pt", MissingExtra, r"partita\[torch\]"),
-        ("m.pt2", MissingExtra, r"partita\[torch\]"),
         ("m.txt", InvalidInput, "expected an .onnx or .mar file"),
     ],
 )
@@ -150,10 +149,46 @@ def test_files_that_this_build_does_not_serve(
         find_models(_touch(tmp_path / name))
 
 
-def test_a_version_folder_of_another_framework_names_the_extra(tmp_path: Path) -> None:
-    _touch(tmp_path / "m/1/model.pt")
-    with pytest.raises(MissingExtra, match=r"partita\[torch\]"):
-        find_models(tmp_path / "m")
+@pytest.mark.parametrize(
+    ("name", "runtime"),
+    [
+        ("m.onnx", "onnxruntime"),
+        ("m.xml", "openvino"),
+        ("m.pt", "torch-script"),
+        ("m.pt2", "torch-eager"),
+        ("m.safetensors", "torch-eager"),
+        ("m/1/model.pt", "torch-script"),
+        ("m/1/net.pt2", "torch-eager"),
+        ("m/model.xml", "openvino"),
+    ],
+)
+def test_every_format_has_its_runtime(
+    tmp_path: Path, name: str, runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "find_spec", lambda module: module)  # whatever is installed here
+    file = _touch(tmp_path / name)
+    _touch(file.with_suffix(".bin"))
+    (source,) = find_models(tmp_path / name.split("/", maxsplit=1)[0])
+    assert (source.name, source.path, source.runtime) == ("m", file, runtime)
+
+
+def test_a_file_of_weights_is_one_where_a_factory_builds_its_network(tmp_path: Path) -> None:
+    file = _touch(tmp_path / "m.pt")
+    settings = ModelSettings(options={"factory": "net.py:build"})
+    (source,) = find_models(file, Settings(model={"m": settings}))
+    assert source.runtime == "torch-eager"
+
+
+@pytest.mark.parametrize(("name", "extra"), [("m.pt", "torch"), ("m.pt2", "torch"), ("m.xml", "openvino")])
+def test_a_runtime_whose_package_is_missing_names_its_extra(
+    tmp_path: Path, name: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "find_spec", lambda module: None)
+    with pytest.raises(MissingExtra, match=rf"partita\[{extra}\]"):
+        find_models(_touch(tmp_path / name))
+    _touch(tmp_path / "f/1" / name)
+    with pytest.raises(MissingExtra, match=rf"partita\[{extra}\]"):
+        find_models(tmp_path / "f")
 
 
 def test_a_path_that_does_not_exist_names_what_is_near(tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
-from partita.core.errors import ConnectionClosed
+from partita.core.errors import ConnectionClosed, InvalidInput
+from partita.core.process_settings import ProcessSettings
+from partita.system.allocators import installed_allocators
 from partita.system.channels import Channel, channel_pair
 from partita.system.clock import SystemClock
-from partita.system.processes import WorkerProcess, spawn_worker, thread_environment
+from partita.system.processes import WorkerProcess, spawn_worker, worker_environment
 
 LIMIT_S = 20.0
 CHILD = """
@@ -84,11 +87,41 @@ def test_a_command_that_does_not_exist_closes_the_socket() -> None:
     ours.close()
 
 
-def test_the_thread_environment_speaks_to_every_library_and_the_allocator() -> None:
-    env = thread_environment(3)
+def test_a_workers_environment_speaks_to_every_library_and_the_allocator() -> None:
+    env = worker_environment(3, ProcessSettings())
     assert env["OMP_NUM_THREADS"] == env["OPENBLAS_NUM_THREADS"] == env["MKL_NUM_THREADS"] == "3"
     assert env["MALLOC_MMAP_MAX_"] == "0"
     assert all(isinstance(value, str) for value in env.values())
+
+
+def test_a_process_is_set_up_as_asked() -> None:
+    plain = worker_environment(2, ProcessSettings(allocator="plain"))
+    assert not [name for name in plain if name.startswith(("MALLOC_", "LD_PRELOAD", "OMP_WAIT", "OMP_PROC"))]
+    asked = ProcessSettings(
+        huge_pages=True,
+        openmp_wait="passive",
+        openmp_bind="close",
+        environment={"ONEDNN_MAX_CPU_ISA": "AVX2", "OMP_NUM_THREADS": "64"},
+    )
+    env = worker_environment(2, asked)
+    assert env["OMP_WAIT_POLICY"] == "passive"
+    assert (env["KMP_BLOCKTIME"], env["OMP_PROC_BIND"], env["ONEDNN_MAX_CPU_ISA"]) == ("0", "close", "AVX2")
+    assert "hugetlb" in env["GLIBC_TUNABLES"]
+    assert env["OMP_NUM_THREADS"] == "2", "the plan's threads are not the user's to change"
+
+
+def test_another_allocator_is_found_or_refused(tmp_path: Path) -> None:
+    library = tmp_path / "usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert installed_allocators(tmp_path) == {"jemalloc": library}
+    env = worker_environment(1, ProcessSettings(allocator=str(library)))
+    assert env["LD_PRELOAD"] == str(library)
+    assert "MALLOC_MMAP_MAX_" not in env
+    with pytest.raises(InvalidInput, match="there is no file /no/such"):
+        worker_environment(1, ProcessSettings(allocator="/no/such.so"))
+    with pytest.raises(InvalidInput, match="none of keep, plain, jemalloc, tcmalloc"):
+        worker_environment(1, ProcessSettings(allocator="malloc"))
 
 
 def test_the_clock_does_not_go_back() -> None:

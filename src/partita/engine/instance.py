@@ -11,10 +11,11 @@ import msgspec
 from partita.core.clock import Clock
 from partita.core.errors import ConnectionClosed
 from partita.core.plan import InstanceSpec
+from partita.core.process_settings import ProcessSettings
 from partita.core.tensors import Signature, TensorSpec
 from partita.machines.worker_life import GiveUp, Instruction, RestartRules, State, WakeAt, WorkerLife
 from partita.system.channels import Channel, channel_pair
-from partita.system.processes import WorkerProcess, spawn_worker, thread_environment
+from partita.system.processes import WorkerProcess, spawn_worker, worker_environment
 from partita.system.shared_memory import SharedMemory
 from partita.wire.codec import MalformedMessage, decode_from_worker, encode
 from partita.wire.messages import BatchDone, BatchFailed, Execute, Message, Ready, Start, StartFailed, Stop
@@ -35,6 +36,7 @@ class ModelLaunch:
     inputs: tuple[TensorSpec, ...] | None = None
     dimensions: dict[str, int] = field(default_factory=dict)
     load_limit_s: float = 120.0
+    process: ProcessSettings = field(default_factory=ProcessSettings)
 
 
 class Owner(Protocol):
@@ -165,7 +167,7 @@ class Instance:
         self._process = spawn_worker(
             self._argv,
             theirs,
-            env=thread_environment(self.spec.threads),
+            env=worker_environment(self.spec.threads, self.launch.process),
             name=f"{self.launch.name}-{self.number}",
         )
         self._loop.add_reader(self._channel.fileno(), self._readable)

@@ -8,6 +8,8 @@ from importlib import metadata
 from pathlib import Path
 
 from partita.core.errors import InvalidInput
+from partita.core.formats import FACTORY, PACKAGES
+from partita.core.process_settings import ProcessSettings
 from partita.core.profile import Provenance
 from partita.core.topology import Topology
 from partita.engine.instance import ModelLaunch
@@ -42,7 +44,9 @@ def model_hash(path: Path) -> str:
 
 
 def external_data(path: Path) -> list[Path]:
-    """Return the files beside an .onnx file that hold its weights, found by their names within it."""
+    """Return the files of a model's weights: those that an .onnx file names, the .bin beside an .xml."""
+    if path.suffix == ".xml":
+        return [file] if (file := path.with_suffix(".bin")).is_file() else []
     if path.suffix != ".onnx":
         return []
     names: set[str] = set()
@@ -65,8 +69,9 @@ def installed_version(runtime: str) -> str:
     """Return the version that a worker of this runtime would have, "" where that cannot be told."""
     if runtime == "python":
         return platform.python_version()
+    package = PACKAGES.get(runtime)
     try:
-        return metadata.version(runtime)
+        return metadata.version(runtime if package is None else package.distribution)
     except metadata.PackageNotFoundError:
         return ""
 
@@ -97,11 +102,15 @@ def provenance_of(
 
 
 def handling_hash(launch: ModelLaunch) -> str:
-    """Return a hash of the handler and the runtime's options; "" without either."""
-    if launch.handler is None and not launch.options:
+    """Return a hash of handler, process settings, options and the factory's code; "" without any."""
+    if launch.handler is None and not launch.options and launch.process == ProcessSettings():
         return ""
     digest = hashlib.sha256(repr(sorted(launch.options.items())).encode())
+    if launch.process != ProcessSettings():
+        digest.update(repr(launch.process).encode())
     if launch.handler is not None:
         file, _, name = launch.handler.rpartition(":")
         digest.update(f"\0{name}\0{model_hash(Path(file))}".encode())
+    if given := str(launch.options.get(FACTORY, "")):
+        digest.update(model_hash(Path(launch.path).parent / given.rpartition(":")[0]).encode())
     return digest.hexdigest()

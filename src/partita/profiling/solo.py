@@ -16,7 +16,7 @@ from partita.engine.instance import ModelLaunch
 from partita.profiling.inputs import Items, packed, rows, unpacked
 from partita.system.channels import channel_pair
 from partita.system.memory import private_bytes, resident_bytes
-from partita.system.processes import spawn_worker, thread_environment
+from partita.system.processes import spawn_worker, worker_environment
 from partita.system.shared_memory import SharedMemory
 from partita.wire.codec import decode_from_worker, encode
 from partita.wire.messages import (
@@ -141,7 +141,10 @@ class SoloWorker:
         self._channel, theirs = channel_pair()
         try:
             self._process = spawn_worker(
-                argv, theirs, env=thread_environment(len(cores)), name=f"profile-{len(cores)}"
+                argv,
+                theirs,
+                env=worker_environment(len(cores), launch.process),
+                name=f"profile-{len(cores)}",
             )
         except BaseException:
             self._channel.close()

@@ -10,6 +10,9 @@ import socket
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 
+from partita.core.process_settings import ProcessSettings
+from partita.system.allocators import allocator_environment
+
 _PR_SET_PDEATHSIG = 1
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -20,21 +23,28 @@ _THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "RAYON_NUM_THREADS",
 )
-_ALLOCATOR_VARIABLES = {
-    # glibc keeps what was freed: large activations are not mapped and zeroed anew for every batch.
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-    "MALLOC_TOP_PAD_": str(16 << 20),
-    "MALLOC_ARENA_MAX": "2",
-}
 
 
 def thread_environment(threads: int) -> dict[str, str]:
     """Return the variables for a process that computes with this many threads.
 
-    Numeric libraries read theirs when first imported, the C allocator when the process starts.
+    Numeric libraries read them when they are first imported.
     """
-    return {**dict.fromkeys(_THREAD_VARIABLES, str(threads)), **_ALLOCATOR_VARIABLES}
+    return dict.fromkeys(_THREAD_VARIABLES, str(threads))
+
+
+def worker_environment(threads: int, settings: ProcessSettings) -> dict[str, str]:
+    """Return all variables that a worker is started with; raises `InvalidInput` as `allocator_environment`.
+
+    The C library's allocator and OpenMP read theirs when the process starts.
+    """
+    env = {**allocator_environment(settings), **settings.environment}
+    if settings.openmp_wait:
+        env["OMP_WAIT_POLICY"] = settings.openmp_wait
+        env["KMP_BLOCKTIME"] = "infinite" if settings.openmp_wait == "active" else "0"
+    if settings.openmp_bind:
+        env["OMP_PROC_BIND"] = settings.openmp_bind
+    return {**env, **thread_environment(threads)}
 
 
 class WorkerProcess:

@@ -18,7 +18,11 @@ def declared_specs(owner: Any, attribute: str, *, batched: bool) -> tuple[Tensor
     declared = getattr(owner, attribute, None)
     if declared is None:
         return None
-    where = f"{type(owner).__name__}.{attribute}"
+    return read_specs(declared, where=f"{type(owner).__name__}.{attribute}", batched=batched)
+
+
+def read_specs(declared: object, *, where: str, batched: bool) -> tuple[TensorSpec, ...]:
+    """Return the specs that a mapping spells; `where` begins the message of the `InvalidInput` raised."""
     if not isinstance(declared, Mapping) or not declared:
         raise InvalidInput(f"{where} must map names to a shape and a datatype, not {declared!r}")
     return tuple(_spec(f"{where}[{name!r}]", str(name), one, batched) for name, one in declared.items())

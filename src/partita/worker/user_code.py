@@ -35,16 +35,7 @@ def load_class(reference: str) -> UserClass:
 
     Raises `InvalidInput` if file or class do not exist, `LoadFailed` if the file itself raises.
     """
-    filename, colon, name = reference.rpartition(":")
-    if not colon or not filename or not name.isidentifier():
-        raise InvalidInput(f"{reference!r} is not FILE.py:Class")
-    path = Path(filename).resolve()
-    if not path.is_file():
-        raise InvalidInput(f"there is no file {path}")
-    try:
-        module = _load_module(path)
-    except (Exception, SystemExit) as error:
-        raise LoadFailed(f"loading {path.name} failed: {describe(error, path.parent)}") from error
+    path, name, module = _loaded(reference, "Class")
     found = getattr(module, name, None)
     if isinstance(found, type):
         return UserClass(found, path)
@@ -54,6 +45,36 @@ def load_class(reference: str) -> UserClass:
         if isinstance(value, type) and value.__module__ == module.__name__
     )
     raise InvalidInput(f"{path} has no class {name!r}; it defines {', '.join(classes) or 'no class'}")
+
+
+def call_function(reference: str) -> Any:
+    """Return what the function that ``FILE.py:function`` names returns, called without arguments.
+
+    Raises `InvalidInput` if file or function do not exist, `LoadFailed` if the file or the function raises.
+    """
+    path, name, module = _loaded(reference, "function")
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise InvalidInput(f"{path} has no function {name!r}")
+    try:
+        return function()
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise LoadFailed(f"{path.name}:{name} failed: {describe(error, path.parent)}") from error
+
+
+def _loaded(reference: str, kind: str) -> tuple[Path, str, ModuleType]:
+    filename, colon, name = reference.rpartition(":")
+    if not colon or not filename or not name.isidentifier():
+        raise InvalidInput(f"{reference!r} is not FILE.py:{kind}")
+    path = Path(filename).resolve()
+    if not path.is_file():
+        raise InvalidInput(f"there is no file {path}")
+    try:
+        return path, name, _load_module(path)
+    except (Exception, SystemExit) as error:
+        raise LoadFailed(f"loading {path.name} failed: {describe(error, path.parent)}") from error
 
 
 def describe(error: BaseException, folder: Path | None = None) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
@@ -20,6 +20,7 @@ Inputs are read-only.
 _CLASS = re.compile(r":\w+$")
 
 Option = str | int | float | bool
+T = TypeVar("T", str, int, float, bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +43,10 @@ class LoadRequest:
         """The model's file, absolute, without a class's name."""
         return Path(_CLASS.sub("", self.path)).resolve()
 
-    def option(self, name: str, default: Option) -> Option:
+    def option(self, name: str, default: T) -> T:
         """Return one setting, of the type of its default; raises `InvalidInput` for another type."""
         value = self.options.get(name, default)
-        if type(value) is not type(default):
+        if not isinstance(value, type(default)) or type(value) is not type(default):
             raise InvalidInput(f"option {name} = {value!r} must be a {type(default).__name__}")
         return value
 

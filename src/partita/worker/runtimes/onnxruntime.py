@@ -1,6 +1,5 @@
-"""ONNX Runtime on CPU cores. Options: ``spin``, ``batched``, ``optimization``."""
+"""ONNX Runtime on CPU cores: ``.onnx`` files, and exported torch models."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,9 @@ from numpy.typing import NDArray
 
 from partita.core.errors import InvalidInput, LoadFailed
 from partita.core.tensors import DYNAMIC, DataType, Signature, TensorSpec
+from partita.worker.runtimes.axes import batch_axis
 from partita.worker.runtimes.interface import Batch, LoadRequest
+from partita.worker.runtimes.onnx_export import OPTIONS, onnx_file
 
 _DATATYPES = {
     "tensor(bool)": DataType.BOOL,
@@ -32,20 +33,19 @@ _LEVELS = {
     "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
-_SEQUENCE_NAMES = frozenset({"seq", "seq_len", "sequence", "sequence_length", "length", "time", "tokens"})
-
-Axes = Sequence[int | str | None]
+_OPTIONS = ("arena", "batched", "denormals_as_zero", "mem_pattern", "optimization", "spin")
 
 
 def load(request: LoadRequest) -> "OnnxRuntime":
     """Load an ``.onnx`` file; raises `InvalidInput` for an option, `LoadFailed` for the file."""
-    request.check_options("spin", "batched", "optimization")
+    request.check_options(*_OPTIONS, *OPTIONS)
     ort.set_default_logger_severity(3)
     settings = _session_options(request)
-    if not request.file.is_file():
+    file = onnx_file(request)
+    if not file.is_file():
         raise InvalidInput(f"there is no file {request.path}")
     try:
-        session = ort.InferenceSession(request.path, settings, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
     except MemoryError:
         raise
     except Exception as error:
@@ -82,6 +82,10 @@ def _session_options(request: LoadRequest) -> Any:
         raise InvalidInput(f"option optimization = {level!r} must be one of {', '.join(_LEVELS)}")
     settings.graph_optimization_level = _LEVELS[str(level)]
     settings.log_severity_level = 3
+    settings.enable_mem_pattern = request.option("mem_pattern", True)
+    settings.enable_cpu_mem_arena = request.option("arena", True)
+    if request.option("denormals_as_zero", False):
+        settings.add_session_config_entry("session.set_denormal_as_zero", "1")
     spin = request.option("spin", request.owns_cores)
     settings.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     return settings
@@ -100,25 +104,6 @@ def _signature(session: Any, request: LoadRequest) -> Signature:
         batched=batched,
         fixed_batch=fixed,
     )
-
-
-def batch_axis(inputs: Sequence[Axes], outputs: Sequence[Axes]) -> tuple[bool, int | None]:
-    """Return whether these shapes have a leading batch axis, and the size that it is frozen at, if it is.
-
-    A free leading axis of every tensor is the batch, unless inputs name it differently or after a
-    sequence. A leading size common to all tensors is a frozen batch if an item is more than a number.
-    """
-    shapes = [*inputs, *outputs]
-    if not inputs or not all(shapes):
-        return False, None
-    leading = [shape[0] for shape in shapes]
-    if all(not isinstance(axis, int) or axis < 0 for axis in leading):
-        names = {shape[0] for shape in inputs if isinstance(shape[0], str) and shape[0]}
-        return len(names) <= 1 and not {n.lower() for n in names} & _SEQUENCE_NAMES, None
-    first = leading[0]
-    if isinstance(first, int) and set(leading) == {first} and any(len(shape) > 1 for shape in inputs):
-        return True, first
-    return False, None
 
 
 def _spec(node: Any, skip: int) -> TensorSpec:

@@ -4,14 +4,19 @@ from importlib import import_module
 from importlib.metadata import entry_points
 
 from partita.core.errors import InvalidInput, MissingExtra
+from partita.core.formats import extra_of
 from partita.worker.runtimes.interface import Loader
 
 ENTRY_POINT_GROUP = "partita.runtimes"
 
 _OWN = {
     "onnxruntime": "partita.worker.runtimes.onnxruntime",
+    "openvino": "partita.worker.runtimes.openvino",
     "python": "partita.worker.runtimes.python",
     "rule": "partita.worker.runtimes.rule",
+    "torch-compile": "partita.worker.runtimes.torch_compile",
+    "torch-eager": "partita.worker.runtimes.torch_eager",
+    "torch-script": "partita.worker.runtimes.torch_script",
     "torchserve": "partita.worker.archive.runtime",
 }
 
@@ -38,6 +43,6 @@ def _own_loader(name: str) -> Loader:
         if error.name is None or error.name.startswith("partita"):
             raise
         raise MissingExtra(
-            f"runtime {name} needs the package {error.name}: pip install 'partita[{name}]'"
+            f"runtime {name} needs the package {error.name}: pip install 'partita[{extra_of(name)}]'"
         ) from error
     return loader

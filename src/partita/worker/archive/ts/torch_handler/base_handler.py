@@ -81,7 +81,7 @@ class BaseHandler(abc.ABC):  # noqa: B024 whoever inherits decides what to repla
 
     def _load_torchscript_model(self, model_pt_path: str) -> Any:
         """Return a TorchScript network."""
-        return torch.jit.load(model_pt_path, map_location=self.device)  # type: ignore[no-untyped-call]
+        return torch.jit.load(model_pt_path, map_location=self.device)
 
     def _load_pickled_model(self, model_dir: str, model_file: str, model_pt_path: str) -> Any:
         """Return the one class of a file, with a state dict, which may hold nothing but weights."""

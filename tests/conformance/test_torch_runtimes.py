@@ -1,0 +1,91 @@
+"""The runtimes of torch, and those that torch's models reach by export, pass the suite that others' must."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from partita.testing.runtime_conformance import RuntimeConformance
+from partita.worker.runtimes.interface import LoadRequest, Runtime
+from partita.worker.runtimes.registry import runtime_loader
+from tests import models
+
+torch_models = pytest.importorskip("tests.torch_models", reason="torch is not installed")
+
+NAMES = list(torch_models.CASES)
+
+
+def loaded(runtime: str, path: Path, **options: str | int | float | bool) -> Runtime:
+    return runtime_loader(runtime)(LoadRequest(path=str(path), threads=1, max_batch=8, options=options))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("torch")
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestTorchScript(RuntimeConformance):
+    @pytest.fixture(autouse=True)
+    def _model(self, name: str, folder: Path) -> None:
+        self.path = folder / f"{name}.pt"
+        if not self.path.exists():
+            torch_models.script(self.path, name)
+
+    def make(self, tmp_path: Path) -> Runtime:
+        return loaded("torch-script", self.path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestTorchProgram(RuntimeConformance):
+    @pytest.fixture(autouse=True)
+    def _model(self, name: str, folder: Path) -> None:
+        self.path = folder / f"{name}.pt2"
+        if not self.path.exists():
+            torch_models.program(self.path, name)
+
+    def make(self, tmp_path: Path) -> Runtime:
+        return loaded("torch-eager", self.path)
+
+
+class TestTorchWeights(RuntimeConformance):
+    def make(self, tmp_path: Path) -> Runtime:
+        torch_models.factory(tmp_path / "net.py")
+        path = torch_models.weights(tmp_path / "w.safetensors", prefix="inner.")
+        return loaded("torch-eager", path, factory="net.py:branch")
+
+
+class TestTorchCompile(RuntimeConformance):
+    @pytest.fixture(autouse=True)
+    def _model(self, folder: Path) -> None:
+        self.path = folder / "two_inputs.pt2"
+        if not self.path.exists():
+            torch_models.program(self.path, "two_inputs")
+
+    def make(self, tmp_path: Path) -> Runtime:
+        return loaded("torch-compile", self.path)
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+class TestExportedScript(RuntimeConformance):
+    @pytest.fixture(autouse=True)
+    def _model(self, runtime: str, folder: Path) -> None:
+        self.runtime = runtime
+        self.path = folder / "sequences.pt"
+        if not self.path.exists():
+            torch_models.script(self.path, "sequences")
+
+    def make(self, tmp_path: Path) -> Runtime:
+        return loaded(self.runtime, self.path)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "suffix"), [("torch-script", "pt"), ("torch-eager", "pt2"), ("onnxruntime", "pt")]
+)
+def test_torch_computes_what_numpy_does(runtime: str, suffix: str, folder: Path) -> None:
+    path = folder / f"right.{suffix}"
+    (torch_models.script if suffix == "pt" else torch_models.program)(path)
+    x = np.random.default_rng(1).standard_normal((5, 4)).astype(np.float32)
+    weight, bias = models.linear_weights()
+    got = loaded(runtime, path).infer({"x": x})
+    np.testing.assert_allclose(got["output"], x @ weight + bias, rtol=1e-5, atol=1e-6)
