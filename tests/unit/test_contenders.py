@@ -49,6 +49,23 @@ def test_a_kind_that_looks_slow_alone_is_run_all_the_same() -> None:
     assert [len(plan.instances) for plan in plans] == [2, 1]
 
 
+def test_all_cores_and_whole_executions_are_tried_whatever_the_profile_says_of_them() -> None:
+    odd = {(1, 1): 1.0, (1, 2): 2.0, (1, 4): 9.0, (2, 1): 3.0, (2, 2): 6.0, (2, 4): 50.0}
+    (alone, fat) = contenders(Optimizer(profile(odd)), 2, 1, 8)
+    assert [plan.instances[0].threads for plan in (alone, fat)] == [1, 2]
+    plans = contenders(Optimizer(profile(odd)), 2, 4, 8)
+    ran = {tuple((i.threads, i.executions) for i in plan.instances) for plan in plans}
+    assert ((2, (4,)),) in ran
+    assert ((1, (2,)), (1, (2,))) in ran
+
+
+def test_equal_shares_keep_within_their_sockets() -> None:
+    rows = {(t, b): 10.0 * b for t in range(1, 9) for b in (1, 2, 4)}
+    plans = Optimizer(profile(rows), sockets=(4, 4)).candidates(8, 4, 100)
+    assert max(i.threads for plan in plans for i in plan.instances) <= 4
+    assert [4, 4] in [[i.threads for i in plan.instances] for plan in plans]
+
+
 def test_without_micro_batches_every_contender_runs_one_execution_per_instance() -> None:
     plans = contenders(Optimizer(profile(NEAR), micro_batches=False), 2, 8, 8)
     assert all(len(instance.executions) == 1 for plan in plans for instance in plan.instances)

@@ -35,11 +35,19 @@ def contenders(optimizer: Optimizer, cores: int, batch: int, count: int) -> list
 
 
 def _nearest(optimizer: Optimizer, best: Plan) -> list[Plan]:
-    """Return the variants of a plan that are worth running, the fastest by the profile first."""
+    """Return the variants of a plan that are worth running, the fastest by the profile first.
+
+    That with one execution for each instance is always: large points are run least often, and so are known
+    the least.
+    """
     variants = {plan.instances: plan for plan in _variants(optimizer, best)}
     variants.pop(best.instances, None)
+    one_each = [_whole(optimizer, instance) for instance in best.instances]
+    known = [instance for instance in one_each if instance is not None]
+    whole = [_timed(optimizer, best, known)] if len(known) == len(one_each) else []
     near = [p for p in variants.values() if (p.expected_ms or 0.0) <= WITHIN * (best.expected_ms or 0.0)]
-    return sorted(near, key=lambda p: p.expected_ms or 0.0)
+    ordered = sorted(near, key=lambda p: p.expected_ms or 0.0)
+    return [plan for plan in (*whole, *ordered) if optimizer.fits(plan)]
 
 
 def _variants(optimizer: Optimizer, plan: Plan) -> Iterator[Plan]:
@@ -50,9 +58,17 @@ def _variants(optimizer: Optimizer, plan: Plan) -> Iterator[Plan]:
         instances = [_limited(optimizer, instance, columns) for instance in plan.instances]
         smaller = [instance for instance in instances if instance is not None]
         if len(smaller) == len(instances):
-            variant = _timed(optimizer, plan, smaller)
-            if optimizer.memory_of(variant) <= optimizer.memory_of(plan):
-                yield variant
+            yield _timed(optimizer, plan, smaller)
+
+
+def _whole(optimizer: Optimizer, instance: InstanceSpec) -> InstanceSpec | None:
+    """Return the instance with one execution for its share; None where no such size was profiled."""
+    table, row = optimizer.table, optimizer.table.row(instance.threads)
+    if row is None or instance.batch not in table.batches:
+        return None
+    column = list(table.batches).index(instance.batch)
+    is_known = table.latency_ms[row, column] < float("inf")
+    return replace(instance, executions=(instance.batch,)) if is_known else None
 
 
 def _limited(optimizer: Optimizer, instance: InstanceSpec, columns: int) -> InstanceSpec | None:

@@ -101,7 +101,9 @@ class Optimizer:
         """Return up to `count` different plans, the best for each number of instances, fastest first.
 
         They are for verification by running: profiles are taken alone and thin instances slow each other
-        down, so the best plan of all is among plans that differ in kind, not among near-copies.
+        down, so the best plan of all is among plans that differ in kind, not among near-copies. Where the
+        best for a number of instances leaves cores idle, so does the profile's word for it: the one that
+        shares all of them equally is there too.
         """
         if count < 1:
             raise InvalidInput(f"candidates {count}: ask for 1 or more")
@@ -112,9 +114,20 @@ class Optimizer:
             solution = search.exactly(instances) if instances != len(best.instances) else None
             if solution is not None:
                 plan = self.of_shares(solution.shares, cores, batch)
-                if self._fits(plan):
+                if self.fits(plan):
                     found.append(plan)
+            equal = self._equal(instances, cores, batch)
+            if equal is not None and not any(same_threads(equal, plan) for plan in found):
+                found.append(equal)
         return sorted(found, key=lambda p: (p.expected_ms, len(p.instances)))[:count]
+
+    def _equal(self, instances: int, cores: int, batch: int) -> Plan | None:
+        """Return the plan of so many instances that share all cores equally; None if there is none."""
+        sockets = self._sockets_of(cores)
+        each, rest = divmod(instances, len(sockets))
+        if rest or sum(sockets) != cores or min(sockets) < each:
+            return None
+        return self.spread([min(sockets) // each] * instances, cores, batch)
 
     def latency_ms(self, plan: Plan, batch: int) -> float:
         """Return the least time in which the plan's instances answer `batch` items, spread at best.
@@ -176,7 +189,7 @@ class Optimizer:
         if shares is None:
             return None
         plan = self.of_shares(shares, cores, batch, early_answers=True)
-        return plan if self._fits(plan) else None
+        return plan if self.fits(plan) else None
 
     def of_shares(
         self,
@@ -220,7 +233,7 @@ class Optimizer:
         plan = self.of_shares(
             solution.shares, cores, batch, early_answers=early, limit_ms=inf if limit_ms is None else limit_ms
         )
-        if not self._fits(plan):
+        if not self.fits(plan):
             plan = self._frugal(cores, batch, solution.latency_ms, objective)
         if limit_ms is not None and plan.expected_ms is not None and plan.expected_ms > limit_ms:
             raise NoFeasiblePlan(_too_slow(question, plan.expected_ms))
@@ -253,7 +266,7 @@ class Optimizer:
         fastest = self.plan(cores, batch, Objective.LATENCY, limit_ms, early_answers=early)
         plans = [self._plan(list(fastest.instances), cores, batch, objective)]
         free = self._priced(question, 0.0)
-        if free is not None and not self._fits(free):
+        if free is not None and not self.fits(free):
             free = self._within_memory(question, self.items_per_s(free) / 1000.0 / self.memory_of(free))
         if free is not None:
             plans.append(free)
@@ -281,7 +294,7 @@ class Optimizer:
         low, price = 0.0, rate_per_byte
         for _ in range(PRICES):
             plan = self._priced(question, price)
-            if plan is not None and self._fits(plan):
+            if plan is not None and self.fits(plan):
                 if best is None or self.items_per_s(plan) > self.items_per_s(best):
                     best = plan
                 price = (low + price) / 2
@@ -289,7 +302,8 @@ class Optimizer:
                 low, price = price, price * 4 if best is None else price * 1.5
         return best
 
-    def _fits(self, plan: Plan) -> bool:
+    def fits(self, plan: Plan) -> bool:
+        """Whether the plan keeps to the memory limit, if there is one."""
         return self._memory_bytes is None or self.memory_of(plan) <= self._memory_bytes
 
     def memory_of(self, plan: Plan) -> float:
@@ -345,3 +359,8 @@ def _too_slow(question: Question, least_ms: float) -> str:
         f"no plan serves {question.batch} items on {question.cores} cores within "
         f"{question.limit_ms:g} ms; the least is {least_ms:.3g} ms"
     )
+
+
+def same_threads(one: Plan, other: Plan) -> bool:
+    """Whether two plans have as many instances of each number of threads."""
+    return sorted(i.threads for i in one.instances) == sorted(i.threads for i in other.instances)
