@@ -41,6 +41,7 @@ ENTRIES = (
     Entry(name="http_small"),
     Entry(name="http_resnet"),
     Entry(name="regret"),
+    Entry(name="runtimes"),
     Entry(name="ensembles"),
     Entry(name="chaos"),
     Entry(name="switches"),

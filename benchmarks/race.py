@@ -20,10 +20,10 @@ ARENA_BYTES = 1 << 32
 
 
 class Race:
-    """Workers by their cores. Plans must be placed."""
+    """Workers by their cores. Plans must be placed. A `launch` says what executes the model, and how."""
 
-    def __init__(self, path: Path, *, largest: int) -> None:
-        self._launch = ModelLaunch(name=path.stem, path=str(path), runtime="onnxruntime")
+    def __init__(self, path: Path, *, largest: int, launch: ModelLaunch | None = None) -> None:
+        self._launch = launch or ModelLaunch(name=path.stem, path=str(path), runtime="onnxruntime")
         self._largest = largest
         self._rows = InputRows(ARENA_BYTES)
         self._workers: dict[tuple[int, ...], SoloWorker] = {}
@@ -37,6 +37,12 @@ class Race:
         for worker in self._workers.values():
             worker.kill()
         self._rows.close()
+
+    def turn_ms(self, plan: Plan, *, burst: int = BURST) -> float:
+        """Return the milliseconds of one aggregate batch, the least of a turn but for its first."""
+        self._load(plan)
+        sleep(REST_S)
+        return min([self.batch_ms(plan) for _ in range(burst)][burst > 1 :])
 
     def turns(self, plans: Sequence[Plan], *, count: int) -> list[list[float]]:
         """Return the milliseconds of one aggregate batch of every plan in every turn: [plan][turn]."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from partita.core.choice import Candidate, Choice, Verdict
+from partita.core.formats import FACTORY, PACKAGES, needs_factory, runtimes_for
 from partita.core.profile import Profile
 from partita.core.topology import Topology
 from partita.engine.engine import WORKER_ARGV
@@ -34,10 +35,8 @@ LEAST_BUDGET_S = 6.0
 
 ENTRY_POINT_GROUP = "partita.runtimes"
 
-_PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
-"""What has to be installed for a runtime."""
-_RUNTIMES = {".onnx": ("onnxruntime", "openvino")}
-"""Which runtimes execute a file, the format's own first."""
+_OF_THE_MODEL = frozenset({FACTORY, "batched", "output_names"})
+"""Options that say what the model is, whatever executes it; others are those of one runtime."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +60,8 @@ def is_open(source: ModelSource) -> bool:
     return (
         source.ensemble is None
         and settings.runtime == "auto"
-        and not settings.options
-        and source.path.suffix in _RUNTIMES
+        and not set(settings.options) - _OF_THE_MODEL
+        and len(_runtimes(source)) > 1
     )
 
 
@@ -127,7 +126,7 @@ def chosen(
 
 def candidates_of(source: ModelSource, runtimes: tuple[str, ...] | None = None) -> tuple[Candidate, ...]:
     """Return what could execute a model here, the runtime of its own format first."""
-    first, *others = _RUNTIMES[source.path.suffix]
+    first, *others = _runtimes(source)
     offered = sorted(point.name for point in entry_points(group=ENTRY_POINT_GROUP))
     wanted = [*others, *offered] if runtimes is None else [name for name in runtimes if name != first]
     installed = [name for name in dict.fromkeys(wanted) if _is_installed(name)]
@@ -137,8 +136,10 @@ def candidates_of(source: ModelSource, runtimes: tuple[str, ...] | None = None) 
 
 def with_candidate(source: ModelSource, candidate: Candidate) -> ModelSource:
     """Return the model executed by a candidate, as if its settings said so."""
+    options = {**source.settings.options, **candidate.options}
+    process = candidate.process_over(source.settings.process)
     settings = msgspec.structs.replace(
-        source.settings, runtime=candidate.runtime, options=dict(candidate.options)
+        source.settings, runtime=candidate.runtime, options=options, process=process
     )
     return replace(source, runtime=candidate.runtime, settings=settings)
 
@@ -192,7 +193,7 @@ def _covers(
     known = {assessment.candidate.key for assessment in kept.assessments}
     return (
         kept.is_finished
-        and all(assessment.verdict is not Verdict.NOT_TRIED for assessment in kept.assessments)
+        and (choosing.budget_s <= kept.budget_s or not _lacks_time(kept))
         and kept.cores == len(cores)
         and kept.max_batch >= source.max_batch
         and kept.relative_tolerance == choosing.relative_tolerance
@@ -200,6 +201,10 @@ def _covers(
         and {candidate.key for candidate in tried} <= known
         and _is_current(kept)
     )
+
+
+def _lacks_time(kept: Choice) -> bool:
+    return any(assessment.verdict is Verdict.NOT_TRIED for assessment in kept.assessments)
 
 
 def _is_current(choice: Choice) -> bool:
@@ -210,8 +215,13 @@ def _is_current(choice: Choice) -> bool:
 
 
 def _is_installed(runtime: str) -> bool:
-    package = _PACKAGES.get(runtime)
-    return package is None or importlib.util.find_spec(package) is not None
+    package = PACKAGES.get(runtime)
+    return package is None or importlib.util.find_spec(package.module) is not None
+
+
+def _runtimes(source: ModelSource) -> tuple[str, ...]:
+    built = bool(source.settings.options.get(FACTORY)) or needs_factory(source.path)
+    return runtimes_for(source.path, factory=built)
 
 
 def _path(source: ModelSource, topology: Topology) -> Path:

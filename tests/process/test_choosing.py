@@ -237,7 +237,7 @@ def test_every_offered_runtime_is_a_candidate(source: ModelSource, offered: Path
 def test_the_command_shows_candidates_and_reasons(
     folder: Path, offered: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "_RUNTIMES", {".onnx": ("onnxruntime", "wrong")})
+    monkeypatch.setattr(choosing, "runtimes_for", lambda *_, **__: ("onnxruntime", "wrong"))
     monkeypatch.setattr(choosing, "entry_points", lambda group: [])
     path = models.mlp(folder / "mlp.onnx")
     arguments = ["profile", str(path), "--cores", "1", "--max-batch", "2", "--budget", "12"]

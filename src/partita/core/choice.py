@@ -4,6 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
+from partita.core.process_settings import ProcessSettings
+
 Option = str | int | float | bool
 
 EXACT_PRECISIONS = ("", "f32", "fp32")
@@ -27,6 +31,10 @@ class Candidate:
         """The precision that it computes with, "" where that is the model's own."""
         given = str(self.options.get("precision", ""))
         return "" if given in EXACT_PRECISIONS else given
+
+    def process_over(self, settings: ProcessSettings) -> ProcessSettings:
+        """Return a model's process settings with those of the candidate in their place."""
+        return msgspec.convert({**msgspec.structs.asdict(settings), **self.process}, ProcessSettings)
 
 
 class Verdict(StrEnum):
@@ -126,6 +134,8 @@ class Choice:
     """The user's own relative tolerance; None = the default of each datatype."""
     samples_hash: str = ""
     """Of the calibration items that the user gave; "" = made up from the signature."""
+    budget_s: float = 0.0
+    """Seconds that there were."""
     is_finished: bool = True
     """Whether measuring came to its end; False = interrupted, and this is the best known until then."""
 

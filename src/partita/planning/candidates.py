@@ -15,7 +15,10 @@ _LOWER: dict[str, tuple[tuple[str, set[str]], ...]] = {
 }
 """Lower precisions of each runtime, with the instructions of which the CPU must have one."""
 
-_VARIANTS: dict[str, tuple[dict[str, Option], ...]] = {}
+_VARIANTS: dict[str, tuple[dict[str, Option], ...]] = {
+    "torch-script": ({"channels_last": True}, {"optimize_for_inference": True}),
+    "torch-eager": ({"channels_last": True},),
+}
 """Options of each runtime that pay for some models, in the order in which to try them."""
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from partita.core.errors import PartitaError
@@ -16,6 +17,8 @@ ITEMS = 64
 
 _SIZES = (1, 3, 12, 16)
 """Batches that the items come in, and then the last again: sizes that are no powers of two among them."""
+_FEW = 4
+"""Items that show whether a way of making them up is any good."""
 _OUTPUT_BYTES = 256 << 20
 
 
@@ -54,26 +57,28 @@ def reference_of(
     signature = contestant.signature
     assert signature is not None
     given = None if samples is None else load_samples(samples, signature)
-    best: Reference | None = None
-    for make in MAKERS if given is None else MAKERS[:1]:
-        made = calibration(signature, samples=given, dimensions=launch.dimensions, count=ITEMS, make=make)
+    answer = partial(
+        _answered, contestant, signature, max_batch=max_batch, seconds=seconds, now_s=now_s, relative=relative
+    )
+    first: Calibration | None = None
+    for make in MAKERS if given is None else ():
+        made = calibration(signature, dimensions=launch.dimensions, count=ITEMS, make=make)
+        first = first or made
         try:
-            found = _answered(contestant, signature, made, max_batch, seconds, now_s, relative)
+            if answer(made, most=_FEW).tells_apart:
+                return answer(made, most=ITEMS)
         except PartitaError:
-            if best is None:
+            if made is first:
                 raise
-            break
-        best = best or found
-        if found.tells_apart:
-            return found
-    assert best is not None
-    return best
+    return answer(first or calibration(signature, samples=given, dimensions=launch.dimensions), most=ITEMS)
 
 
 def _answered(
     contestant: Contestant,
     signature: Signature,
     given: Calibration,
+    *,
+    most: int,
     max_batch: int,
     seconds: float,
     now_s: Callable[[], float],
@@ -82,11 +87,12 @@ def _answered(
     batches: list[Items] = []
     outputs: list[Outputs] = []
     begun_s, nbytes = now_s(), 0
-    for batch in _batches(given.items, signature, max_batch):
+    for batch in _batches(given.items, signature, max_batch, most):
         batches.append(batch)
         outputs.extend(contestant.outputs([batch]))
         nbytes += sum(array.nbytes for array in outputs[-1].values())
-        if len(batches) > 1 and (now_s() - begun_s > seconds or nbytes > _OUTPUT_BYTES):
+        took_s = now_s() - begun_s
+        if len(batches) > 1 and (took_s * 2 > seconds or nbytes * 2 > _OUTPUT_BYTES):
             break
     return Reference(
         signature=signature,
@@ -97,9 +103,9 @@ def _answered(
     )
 
 
-def _batches(items: Items, signature: Signature, max_batch: int) -> Iterator[Items]:
+def _batches(items: Items, signature: Signature, max_batch: int, most: int) -> Iterator[Items]:
     """Yield the items, all of them once, in batches that the model can take."""
-    total, at = min(ITEMS, _count(items)), 0
+    total, at = min(most, _count(items)), 0
     sizes = iter(_SIZES)
     size = 1
     while at < total:

@@ -35,6 +35,9 @@ _ADMISSION_SHARE = 0.6
 _REFERENCE_SHARE = 0.1
 """Of the time, for the reference's own outputs; the other candidates are about as slow."""
 _LEAST_ADMISSION_S = 1.0
+_EXPORT_S, _USUAL_LOADS = 20.0, 5.0
+"""No candidate counts as hanging before it had these seconds, to export the model, and so many times as long
+as the reference took to load; unless there is no time at all."""
 _LEAST_LOAD_S = 3.0
 _ROOM = 3.0
 """Other candidates' workers end where memory for fewer than this many of the largest is free."""
@@ -127,10 +130,7 @@ class _Contest:
         for contestant in others:
             self._admit(contestant)
         eligible = [c for c in self._all if c.assessment.is_eligible]
-        if len(eligible) > 1:
-            for contestant in eligible:
-                self._try(contestant, self._start_second)
-        choice = self._contest([c for c in eligible if c.assessment.is_eligible])
+        choice = self._contest(eligible)
         self._audience.decided(choice)
         return choice
 
@@ -175,6 +175,7 @@ class _Contest:
             samples=settings.samples,
         )
         first.use(reference.given.items, largest=settings.max_batch)
+        first.note_memory()
         first.assessment = replace(first.assessment, verdict=Verdict.REFERENCE)
         return reference
 
@@ -187,8 +188,9 @@ class _Contest:
             contestant.assessment = replace(contestant.assessment, verdict=Verdict.UNVERIFIED, reason=reason)
             return
         left_s = self._settings.budget_s * _ADMISSION_SHARE - self._elapsed_s
-        if contestant is not self._all[-1]:
-            left_s /= 2  # one that hangs leaves time for the others
+        if contestant is not self._all[-1]:  # one that hangs leaves time for the others
+            usual_s = _EXPORT_S + _USUAL_LOADS * (self._all[0].assessment.load_s or 0.0)
+            left_s = min(left_s, max(left_s / 2, usual_s))
         if left_s < _LEAST_ADMISSION_S:
             contestant.assessment = replace(
                 contestant.assessment, reason=f"no time within {self._settings.budget_s:.0f} s; give --budget"
@@ -215,16 +217,21 @@ class _Contest:
         )
         contestant.judged(judgement)
         if judgement.verdict is Verdict.ADMITTED:
+            contestant.note_memory()
             contestant.use(reference.given.items, largest=settings.max_batch)
         else:
             contestant.rest()
 
     def _start_second(self, contestant: Contestant) -> None:
+        """Start one more instance of a candidate that may win, and see what it takes."""
         if self._left_s < _LEAST_LOAD_S:
             return
         self._tell(f"starting a second instance of {contestant.key}")
         self._make_room(contestant)
-        contestant.start_second()
+        try:
+            contestant.start_second()
+        except FAILURES as error:
+            self._audience.note(f"{contestant.key}: a second instance does not start: {error or 'no memory'}")
 
     def _try(self, contestant: Contestant, what: Callable[[Contestant], None]) -> None:
         """Do it; a candidate that fails is refused and the others go on, but without a reference none can."""
@@ -259,6 +266,9 @@ class _Contest:
             if halving.rounds > rounds:
                 rounds = halving.rounds
                 self._audience.decided(self._choice(halving, is_finished=False))
+                if rounds == settings.rules.least_points:
+                    for key in halving.standing:
+                        self._start_second(self._by_key[key])
             self._measure(halving, trial)
         self._let_go(halving)
         return self._choice(halving, is_finished=True)
@@ -330,6 +340,7 @@ class _Contest:
             allowed_deviation=settings.allowed_deviation,
             relative_tolerance=settings.relative_tolerance,
             samples_hash=self._provenance.samples_hash if self._provenance is not None else "",
+            budget_s=settings.budget_s,
             is_finished=is_finished,
         )
 

@@ -68,20 +68,19 @@ class Contestant:
         """Time it with these items from now on. Raises `MemoryError`."""
         self.bench.use(items, largest=largest)
 
-    def start_second(self) -> None:
-        """Start a second worker beside the first, and note what both take. Raises `LoadFailed`.
+    def note_memory(self) -> None:
+        """Note what its first instance takes."""
+        resident, private = self.bench.memory(len(self._place.cores))
+        self.assessment = replace(self.assessment, resident_bytes=resident, private_bytes=private)
 
-        The first one's memory is noted as it was alone, before what both share was shared.
+    def start_second(self) -> None:
+        """Start a second worker beside the first, and note what it takes.
+
+        Raises `LoadFailed`, `ExecutionFailed` or `MemoryError`.
         """
-        all_cores = len(self._place.cores)
-        resident, private = self.bench.memory(all_cores)
         second = self.bench.start_another()
         self.assessment = replace(
-            self.assessment,
-            resident_bytes=resident,
-            private_bytes=private,
-            second_load_s=second.load_s,
-            second_private_bytes=second.private_bytes,
+            self.assessment, second_load_s=second.load_s, second_private_bytes=second.private_bytes
         )
 
     def measure(self, point: Point, rule: IterationRule, *, until_s: float) -> float:
@@ -151,4 +150,9 @@ class Contestant:
 
 def launch_for(launch: ModelLaunch, candidate: Candidate) -> ModelLaunch:
     """Return the launch of a model in this candidate."""
-    return replace(launch, runtime=candidate.runtime, options={**launch.options, **candidate.options})
+    return replace(
+        launch,
+        runtime=candidate.runtime,
+        options={**launch.options, **candidate.options},
+        process=candidate.process_over(launch.process),
+    )

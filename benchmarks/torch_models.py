@@ -1,0 +1,158 @@
+"""TorchScript models for the benchmarks, with seeded random weights: ResNet-50, and BERT-base for 64 tokens.
+
+``python -m benchmarks.torch_models [NAME…]`` makes them, in ``benchmarks/models/``; nothing is downloaded.
+Each archive holds ``partita.json``, which says its inputs.
+"""
+
+import argparse
+import json
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.models import FOLDER
+
+TOKENS = 64
+WORDS = 30522
+
+
+class Bottleneck(nn.Module):  # type: ignore[misc]
+    """1×1, 3×3 and 1×1 convolutions beside a shortcut."""
+
+    def __init__(self, given: int, width: int, stride: int) -> None:
+        super().__init__()
+        wide = 4 * width
+        self.body = nn.Sequential(
+            *_convolution(given, width, 1),
+            nn.ReLU(inplace=True),
+            *_convolution(width, width, 3, stride),
+            nn.ReLU(inplace=True),
+            *_convolution(width, wide, 1),
+        )
+        changes = stride != 1 or given != wide
+        self.shortcut = nn.Sequential(*_convolution(given, wide, 1, stride)) if changes else nn.Identity()
+        self.last = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, given, h, w) to (batch, 4 · width, h ÷ stride, w ÷ stride)."""
+        y: Tensor = self.last(self.body(x) + self.shortcut(x))
+        return y
+
+
+class ResNet50(nn.Module):  # type: ignore[misc]
+    """Images (batch, 3, 224, 224) to 1000 scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [*_convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+        given = 64
+        for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+            for k in range(count):
+                layers.append(Bottleneck(given, width, stride if k == 0 else 1))
+                given = 4 * width
+        self.features = nn.Sequential(*layers)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.scores = nn.Linear(given, 1000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 3, 224, 224) to (batch, 1000)."""
+        y: Tensor = self.scores(self.pool(self.features(x)).flatten(1))
+        return y
+
+
+class Layer(nn.Module):  # type: ignore[misc]
+    """One encoder layer of BERT: attention of 12 heads, then two dense layers."""
+
+    def __init__(self, width: int = 768, heads: int = 12, inner: int = 3072) -> None:
+        super().__init__()
+        self.heads, self.size = heads, width // heads
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.out = nn.Linear(width, width)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, tokens, width) to the same."""
+        batch, tokens, width = x.shape
+        shape = (batch, tokens, self.heads, self.size)
+        q = self.query(x).view(shape).transpose(1, 2)
+        k = self.key(x).view(shape).transpose(1, 2)
+        v = self.value(x).view(shape).transpose(1, 2)
+        weights = torch.softmax(torch.matmul(q, k.transpose(2, 3)) / float(self.size) ** 0.5, dim=-1)
+        mixed = torch.matmul(weights, v).transpose(1, 2).reshape(batch, tokens, width)
+        x = self.norm1(x + self.out(mixed))
+        y: Tensor = self.norm2(x + self.down(nn.functional.gelu(self.up(x))))
+        return y
+
+
+class Bert(nn.Module):  # type: ignore[misc]
+    """Token numbers (batch, 64) to the pooled state (batch, 768), as BERT-base computes it."""
+
+    def __init__(self, width: int = 768, layers: int = 12) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(WORDS, width), nn.Embedding(TOKENS, width)
+        self.norm = nn.LayerNorm(width)
+        self.layers = nn.Sequential(*(Layer(width) for _ in range(layers)))
+        self.pooler = nn.Linear(width, width)
+        self.register_buffer("positions", torch.arange(TOKENS))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, 64) int64 to (batch, 768)."""
+        x = self.norm(self.words(tokens) + self.places(self.positions))
+        y: Tensor = torch.tanh(self.pooler(self.layers(x)[:, 0]))
+        return y
+
+
+def _convolution(given: int, made: int, kernel: int, stride: int = 1) -> list[nn.Module]:
+    return [nn.Conv2d(given, made, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(made)]
+
+
+_Maker = Callable[[], nn.Module]
+_MODELS: dict[str, tuple[_Maker, str, tuple[int, ...], str]] = {
+    "resnet50": (ResNet50, "x", (3, 224, 224), "FP32"),
+    "bert_base": (Bert, "tokens", (TOKENS,), "INT64"),
+}
+"""By name: what builds it, and its input's name, item shape and datatype."""
+
+
+def torch_model_path(name: str, folder: Path = FOLDER) -> Path:
+    """Return the archive of a model, made now if it is missing."""
+    path = folder / f"{name}.pt"
+    if not path.exists():
+        make(name, path)
+    return path
+
+
+def make(name: str, path: Path) -> None:
+    """Trace one model with one item, for batches of any size, and write its archive."""
+    build, argument, shape, datatype = _MODELS[name]
+    torch.manual_seed(0)
+    network = build().eval()
+    example = torch.zeros((2, *shape), dtype=torch.int64 if datatype == "INT64" else torch.float32)
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.script(network)
+        traced(example)
+    document = {"inputs": {argument: {"shape": [-1, *shape], "datatype": datatype}}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(traced, str(beside), _extra_files={"partita.json": json.dumps(document)})
+    beside.replace(path)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make the models named, all of them by default."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[[], *_MODELS], metavar="NAME")
+    for name in parser.parse_args(argv).names or list(_MODELS):
+        print(torch_model_path(name))
+
+
+if __name__ == "__main__":
+    main()
