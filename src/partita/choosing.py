@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from partita.core.choice import Candidate, Choice, Verdict
+from partita.core.choice import Assessment, Candidate, Choice, Verdict
 from partita.core.formats import FACTORY, PACKAGES, needs_factory, runtimes_for
 from partita.core.profile import Profile
 from partita.core.topology import Topology
@@ -35,7 +35,7 @@ LEAST_BUDGET_S = 6.0
 
 ENTRY_POINT_GROUP = "partita.runtimes"
 
-_OF_THE_MODEL = frozenset({FACTORY, "batched", "output_names"})
+_OF_THE_MODEL = frozenset({FACTORY, "batched", "output_names", "unpickle_may_run_code"})
 """Options that say what the model is, whatever executes it; others are those of one runtime."""
 
 
@@ -70,9 +70,19 @@ def adopted(source: ModelSource, topology: Topology) -> ModelSource:
     if not is_open(source):
         return source
     choice = load_choice(_path(source, topology))
-    return (
-        source if choice is None or not _is_current(choice) else with_candidate(source, choice.won.candidate)
-    )
+    if choice is None:
+        return source
+    taken = choice.for_batch(source.settings.batch)
+    if not _is_current(taken):
+        log.warning(
+            "model %s: %s was chosen in another version, and is not used: partita profile %s",
+            source.name,
+            taken.candidate.key,
+            source.path.name,
+        )
+        return source
+    log.info("model %s: executed by %s, as was chosen%s", source.name, taken.candidate.key, _off(taken))
+    return with_candidate(source, taken.candidate)
 
 
 def stored(source: ModelSource, topology: Topology) -> Choice | None:
@@ -199,7 +209,7 @@ def _covers(
         and kept.relative_tolerance == choosing.relative_tolerance
         and (choosing.samples is None or kept.samples_hash == given)
         and {candidate.key for candidate in tried} <= known
-        and _is_current(kept)
+        and _is_current(kept.won)
     )
 
 
@@ -207,11 +217,18 @@ def _lacks_time(kept: Choice) -> bool:
     return any(assessment.verdict is Verdict.NOT_TRIED for assessment in kept.assessments)
 
 
-def _is_current(choice: Choice) -> bool:
-    """Return whether the winner is installed in the version that was compared with the reference."""
-    won = choice.won
-    now = installed_version(won.candidate.runtime)
-    return _is_installed(won.candidate.runtime) and (not now or now == won.version)
+def _is_current(taken: Assessment) -> bool:
+    """Return whether a candidate is installed in the version that was compared with the reference."""
+    runtime = taken.candidate.runtime
+    now = installed_version(runtime)
+    return _is_installed(runtime) and (not now or now == taken.version)
+
+
+def _off(taken: Assessment) -> str:
+    """Return how far lower precision was off, in words; nothing for a model's own precision."""
+    if not taken.candidate.precision or taken.largest is None:
+        return ""
+    return f"; in lower precision, its outputs off by up to {taken.largest.relative:.2g}"
 
 
 def _is_installed(runtime: str) -> bool:

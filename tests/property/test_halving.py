@@ -2,12 +2,13 @@
 
 from math import inf, isinf
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from partita.planning.halving import Halving, HalvingRules, Point, Trial
 
 POINTS: list[Point] = [(2, 1), (2, 8), (1, 1), (1, 8), (2, 32), (1, 32)]
+UNHURRIED = settings(suppress_health_check=[HealthCheck.too_slow])
 MS = st.floats(0.05, 500.0)
 TABLES = st.dictionaries(
     st.sampled_from(["a", "b", "c", "d", "e", "f"]),
@@ -34,6 +35,7 @@ def run(table: dict[str, list[float]], budget_s: float) -> tuple[Halving, list[T
     return halving, trials, passed_s
 
 
+@UNHURRIED
 @given(TABLES)
 def test_with_time_enough_the_best_at_any_point_stands_to_the_end(table: dict[str, list[float]]) -> None:
     halving, trials, _ = run(table, 1e9)
@@ -48,6 +50,7 @@ def test_with_time_enough_the_best_at_any_point_stands_to_the_end(table: dict[st
             assert min(seen, key=lambda key: seen[key]) in halving.standing
 
 
+@UNHURRIED
 @given(TABLES)
 def test_who_is_dropped_was_slower_at_every_point_that_was_measured(table: dict[str, list[float]]) -> None:
     halving, _, _ = run(table, 1e9)
@@ -59,6 +62,7 @@ def test_who_is_dropped_was_slower_at_every_point_that_was_measured(table: dict[
             assert ms > best or isinf(ms)
 
 
+@UNHURRIED
 @given(TABLES, st.floats(0.1, 60.0))
 def test_the_time_is_kept_from_the_second_round_on(table: dict[str, list[float]], budget_s: float) -> None:
     halving, trials, passed_s = run(table, budget_s)

@@ -1,5 +1,6 @@
 """Which candidates there are, and which one wins."""
 
+from dataclasses import replace
 from math import inf, isinf
 from pathlib import Path
 
@@ -109,6 +110,14 @@ def test_a_choice_is_kept_as_it_is(tmp_path: Path) -> None:
     assert CHOICE.won.candidate.runtime == "openvino"
     path.write_text(path.read_text().replace('"winner": "openvino"', '"winner": "gone"'))
     assert load_choice(path) is None
+
+
+def test_a_batch_size_may_have_a_winner_of_its_own() -> None:
+    assert CHOICE.for_batch(None).candidate.key == "openvino"
+    assert CHOICE.for_batch(1).candidate.key == "onnxruntime"
+    assert CHOICE.for_batch(2).candidate.key == "openvino"
+    assert CHOICE.for_batch(64).candidate.key == "openvino"
+    assert replace(CHOICE, by_batch={1: "gone"}).for_batch(1).candidate.key == "openvino"
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"partita_choice": 9}', "\0"])

@@ -149,6 +149,15 @@ class Choice:
         """The winner."""
         return next(a for a in self.assessments if a.candidate.key == self.winner)
 
+    def for_batch(self, batch: int | None) -> Assessment:
+        """Return the fastest for an aggregate batch of this size; the winner of all where there is none."""
+        sizes = sorted(self.by_batch)
+        if batch is None or not sizes:
+            return self.won
+        size = next((size for size in sizes if size >= batch), sizes[-1])
+        fastest = [a for a in self.assessments if a.candidate.key == self.by_batch[size]]
+        return fastest[0] if fastest and fastest[0].is_eligible else self.won
+
     @property
     def is_consistent(self) -> bool:
         """Whether the winner is one of the candidates and may execute the model."""

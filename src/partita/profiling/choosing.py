@@ -119,6 +119,8 @@ class _Contest:
         self._reference: Reference | None = None
         self._provenance: Provenance | None = None
         self._dropped: dict[str, str] = {}
+        self._doubled: set[str] = set()
+        """Those of which a second instance was started."""
 
     def close(self) -> None:
         for contestant in self._all:
@@ -266,12 +268,19 @@ class _Contest:
             if halving.rounds > rounds:
                 rounds = halving.rounds
                 self._audience.decided(self._choice(halving, is_finished=False))
-                if rounds == settings.rules.least_points:
-                    for key in halving.standing:
-                        self._start_second(self._by_key[key])
+                if rounds >= settings.rules.least_points:
+                    self._start_seconds(halving)
             self._measure(halving, trial)
         self._let_go(halving)
+        self._start_seconds(halving)
         return self._choice(halving, is_finished=True)
+
+    def _start_seconds(self, halving: Halving) -> None:
+        """Start a second instance of those that may still win, once; alone there is nothing to compare."""
+        for key in halving.standing if len(self._all) > 1 else ():
+            if key not in self._doubled:
+                self._doubled.add(key)
+                self._start_second(self._by_key[key])
 
     def _let_go(self, halving: Halving) -> None:
         """End the workers of those that were dropped since."""

@@ -25,6 +25,7 @@ _ERROR, _SCRATCH = "error.json", "scratch"
 _LIBRARIES_OF_THE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 _MAKERS = {
     "compiled": "partita.worker.runtimes.torch_compile",
+    "int8": "partita.worker.runtimes.onnx_int8",
     "onnx": "partita.worker.runtimes.onnx_export",
 }
 _CLASSES: dict[str, type[PartitaError]] = {cls.code: cls for cls in (InvalidInput, LoadFailed, MissingExtra)}

@@ -1,5 +1,6 @@
 """ONNX Runtime on CPU cores: ``.onnx`` files, and exported torch models."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from partita.core.tensors import DYNAMIC, DataType, Signature, TensorSpec
 from partita.worker.runtimes.axes import batch_axis
 from partita.worker.runtimes.interface import Batch, LoadRequest
 from partita.worker.runtimes.onnx_export import OPTIONS, onnx_file
+from partita.worker.runtimes.onnx_int8 import int8_file
 
 _DATATYPES = {
     "tensor(bool)": DataType.BOOL,
@@ -33,7 +35,8 @@ _LEVELS = {
     "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
-_OPTIONS = ("arena", "batched", "denormals_as_zero", "mem_pattern", "optimization", "spin")
+_OPTIONS = ("arena", "batched", "denormals_as_zero", "mem_pattern", "optimization", "precision", "spin")
+PRECISIONS = ("f32", "int8")
 
 
 def load(request: LoadRequest) -> "OnnxRuntime":
@@ -41,7 +44,7 @@ def load(request: LoadRequest) -> "OnnxRuntime":
     request.check_options(*_OPTIONS, *OPTIONS)
     ort.set_default_logger_severity(3)
     settings = _session_options(request)
-    file = onnx_file(request)
+    file = _file(request)
     if not file.is_file():
         raise InvalidInput(f"there is no file {request.path}")
     try:
@@ -51,6 +54,14 @@ def load(request: LoadRequest) -> "OnnxRuntime":
     except Exception as error:
         raise LoadFailed(f"ONNX Runtime cannot load {request.path}: {_short(error)}") from error
     return OnnxRuntime(session, _signature(session, request))
+
+
+def _file(request: LoadRequest) -> Path:
+    """Return what is to be executed: the model's own file, or one with 8-bit weights made of it."""
+    precision = request.option("precision", "f32")
+    if precision not in PRECISIONS:
+        raise InvalidInput(f"option precision = {precision!r} must be one of {', '.join(PRECISIONS)}")
+    return int8_file(request) if precision == "int8" else onnx_file(request)
 
 
 class OnnxRuntime:
