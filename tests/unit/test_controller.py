@@ -51,6 +51,19 @@ def test_no_load_is_no_reason() -> None:
     assert entry.repeated == 3
 
 
+def test_silence_between_bursts_does_not_undo_the_plan_that_they_need() -> None:
+    drive = Drive(controller())
+    drive.intervals(12, 64.0)
+    (up,) = drive.switches
+    for _ in range(10):
+        drive.show([0.0] * drive.controller.estimator_rules.samples, arrived=0).intervals(2, 64.0)
+    assert drive.switches == [up]
+    assert drive.controller.estimator.batch == 64
+    drive.show([0.0] * 400, arrived=0)
+    assert drive.decisions[-1].reason is Reason.NO_LOAD
+    assert drive.switches == [up], "nor does a long one"
+
+
 def test_a_plan_that_fits_stays() -> None:
     drive = Drive(controller(plan_for(64))).intervals(5, 70.0)
     assert not drive.switches

@@ -97,8 +97,12 @@ class Controller:
     # --- events -----------------------------------------------------------------------------------
 
     def observe(self, sample: Sample) -> None:
-        """Take what happened since the last sample."""
-        self.estimator.observe(sample.depth)
+        """Take what happened since the last sample.
+
+        Silence says nothing of how many items come together: B̃ stays what it was while there were some.
+        """
+        if sample.arrived or sample.depth > 0.0:
+            self.estimator.observe(sample.depth)
         self._load.add(sample)
         self._measure(sample)
 
@@ -175,7 +179,8 @@ class Controller:
 
     def _compare(self, now_s: float) -> Decision | None:
         seen = self._load.seen(self.plan)
-        if self._load.has_patience and not self._is_settled(seen):
+        is_silent = seen.rate == 0.0 and self._load.newest_depth < 1.0
+        if not is_silent and self._load.has_patience and not self._is_settled(seen):
             return None  # looked at again with the next sample
         self.estimator.compared(now_s)
         self._load.compared()
@@ -183,7 +188,7 @@ class Controller:
         if self._switching is not None:
             text = f"a switch to {self._switching.target} is under way; looked at again when it has ended"
             return self._stay(now_s, seen, Reason.SWITCHING, text)
-        if seen.rate == 0.0 and seen.depth < 1.0:
+        if is_silent:
             return self._stay(now_s, seen, Reason.NO_LOAD, "nothing came")
         try:
             return self._choose(now_s, seen)

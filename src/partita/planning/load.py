@@ -103,6 +103,11 @@ class RecentLoad:
         return _rate(self._window[-1].arrived, self._seconds[-1]) if self._window else 0.0
 
     @property
+    def newest_depth(self) -> float:
+        """Items queued and in flight in the newest sample alone."""
+        return self._window[-1].depth if self._window else 0.0
+
+    @property
     def has_patience(self) -> bool:
         """Whether a load that is still changing may be waited for."""
         return len(self._since) < PATIENCE_INTERVALS * self._rules.samples
