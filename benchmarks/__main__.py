@@ -45,6 +45,7 @@ ENTRIES = (
     Entry(name="ensembles"),
     Entry(name="chaos"),
     Entry(name="switches"),
+    Entry(name="background"),
     Entry(name="spinning"),
     Entry(name="torchserve"),
 )

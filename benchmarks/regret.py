@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Protocol
 
 from benchmarks.compare import Comparison
 from benchmarks.figures import Figure, load_average, options, report
@@ -144,7 +145,15 @@ def _source(path: Path) -> ModelSource:
     return source
 
 
-def contest(model: str, race: Race, chooser: Chooser, batch: int, effort: Effort) -> Outcome:
+class Chooses(Protocol):
+    """Whose choice is put to the test."""
+
+    def placed(self, plan: Plan) -> Plan: ...
+
+    def choose(self, batch: int) -> Plan: ...
+
+
+def contest(model: str, race: Race, chooser: Chooses, batch: int, effort: Effort) -> Outcome:
     """Choose, run everything, and compare the chosen plan with the best."""
     chosen = chooser.choose(batch)
     plans = [chooser.placed(plan) for plan in all_plans(batch, [b for b in BATCHES if b <= batch])]

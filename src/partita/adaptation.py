@@ -18,7 +18,7 @@ from partita.planning.choices import Choices, ProfiledChoices
 from partita.planning.controller import Controller
 from partita.planning.decisions import Action, Decision
 from partita.planning.estimator import EstimatorRules
-from partita.planning.load import Sample
+from partita.planning.load import DepthMeter, Sample
 from partita.planning.placement import place_beside
 from partita.planning.switching import SwitchRules
 from partita.system.clock import SystemClock
@@ -29,8 +29,6 @@ log = logging.getLogger("partita")
 
 LOOK_S = 0.5
 """How often services are looked for that have no controller yet."""
-PEEK_S = 0.05
-"""How often the depth is looked at between two samples, where there is any load."""
 MOST_BATCH = 256
 """Largest aggregate batch that plans are made for, for each core."""
 WARM_SHARE = 1 / 8
@@ -57,15 +55,15 @@ class Adapter:
         """The plan that was in force when likely ones were last chosen."""
         self._loop = loop
         self._now_s = SystemClock().now_s
-        self._depths: list[int] = []
+        self._meter = service.member.meter = DepthMeter()
         self._before = self._counters()
-        self._sampled_s = self._now_s()
         self._switch: Switch | None = None
-        self._timer = loop.call_later(PEEK_S, self._peek)
+        self._timer = loop.call_later(controller.sample_s, self._sample)
 
     def stop(self) -> None:
         """Decide nothing any more."""
         self._timer.cancel()
+        self._service.member.meter = None
 
     def _depth(self) -> int:
         dispatcher = self._service.member.dispatcher
@@ -74,8 +72,7 @@ class Adapter:
     def _counters(self) -> dict[str, float]:
         counts = self._service.statistics
         return {
-            "items": counts.answered_items,
-            "depth": self._depth(),
+            "timeouts": self._service.member.dispatcher.timeouts,
             "batches": counts.executions,
             "batch_items": sum(size * one.executions for size, one in counts.by_batch.items()),
             "answered": counts.answered,
@@ -83,29 +80,21 @@ class Adapter:
             "latency_s": counts.latencies.sum_s,
         }
 
-    def _peek(self) -> None:
-        is_idle = not self._depth() and self._before["items"] == self._service.statistics.answered_items
-        self._timer = self._loop.call_later(self.controller.sample_s if is_idle else PEEK_S, self._peek)
-        self._depths.append(self._depth())
-        now_s = self._now_s()
-        if now_s - self._sampled_s >= self.controller.sample_s:
-            self._sampled_s = now_s
-            self._sample(now_s)
-
-    def _sample(self, now_s: float) -> None:
-        after = self._counters()
+    def _sample(self) -> None:
+        self._timer = self._loop.call_later(self.controller.sample_s, self._sample)
+        now_s, after = self._now_s(), self._counters()
         since = {name: value - self._before[name] for name, value in after.items()}
         self._before = after
-        depth = sum(self._depths) / len(self._depths)
-        self._depths.clear()
+        depth, arrived = self._meter.take(self._depth())
         self._report(now_s)
         self.controller.observe(
             Sample(
                 now_s=now_s,
                 depth=depth,
-                arrived=max(0, int(since["items"] + since["depth"])),
+                arrived=arrived,
                 batches=int(since["batches"]),
                 batch_items=int(since["batch_items"]),
+                timeouts=int(since["timeouts"]),
                 dispatched=int(since["answered"]),
                 queued_s=since["queued_s"],
                 answered=int(since["answered"]),
@@ -179,7 +168,8 @@ class Adaptation:
         self._adapts = adapts
         self._warm_bytes = int(WARM_SHARE * (available_bytes() or 0)) if warm_bytes is None else warm_bytes
         self._is_shared = warm_bytes is None
-        self._topology = read_topology()
+        self.topology = read_topology()
+        """The machine as it is now."""
         self._adapters: dict[Service, Adapter] = {}
         self._preparing: dict[Service, asyncio.Task[None]] = {}
         self._planner: ThreadPoolExecutor | None = None
@@ -250,12 +240,17 @@ class Adaptation:
         most = min(MOST_BATCH, max(largest, *(batch for _, batch in deployment.profile.points)))
         standing = deployment.plan.instances
         return ProfiledChoices(
-            optimizer_for(deployment.profile, self._topology, cores, most),
+            optimizer_for(deployment.profile, self.topology, cores, most),
             cores=len(cores),
             max_batch=most * len(cores),
-            place=lambda plan: place_beside(plan, standing, self._topology, cores=cores),
+            place=lambda plan: place_beside(plan, standing, self.topology, cores=cores),
             together=service.settings.rules.policy is Policy.AGGREGATE,
         )
+
+    def batch(self, service: Service) -> int | None:
+        """Return how many items the load asks a plan for; None where it is not followed."""
+        adapter = self._adapters.get(service)
+        return None if adapter is None else adapter.controller.plan.batch
 
     def forget(self, service: Service) -> None:
         """What is known of a service has changed: follow its load anew, by that."""
@@ -296,7 +291,7 @@ class Adaptation:
         now = self.plan(model)
         cores = deployment.cores or tuple(sorted({core for i in now.instances for core in i.cores}))
         if cores:
-            plan = place_beside(plan, now.instances, self._topology, cores=cores)
+            plan = place_beside(plan, now.instances, self.topology, cores=cores)
         elif sum(i.threads for i in plan.instances) > now.cores:
             raise InvalidInput(f"plan {plan} needs more cores than the {now.cores} that the model has")
         return service.switch(plan, reason=reason)

@@ -61,16 +61,33 @@ def deployments(
     Several models divide the cores evenly, in order; with fewer cores than models each gets one and
     shares it with others under the core leases. Raises `InvalidInput` or `NoFeasiblePlan`.
     """
-    cores = select_cores(topology, None if server.cores is None else str(server.cores))
-    head_cores = set(parse_cpu_list(server.head_cores)) if server.head_cores else set()
-    cores = tuple(core for core in cores if core not in head_cores)
+    cores = cores_of(server, topology)
     if not cores:
         raise InvalidInput("head_cores leaves no core for the instances; give the head fewer, or raise cores")
-    shares = _divide(cores, len(sources))
+    shares = divide(cores, len(sources))
     return [
         deployment_for(source, server, topology, share, profiler)
         for source, share in zip(sources, shares, strict=True)
     ]
+
+
+def cores_of(server: ServerSettings, topology: Topology, *, strict: bool = True) -> tuple[int, ...]:
+    """Return the cores that instances may have, those of the head left out.
+
+    Raises `InvalidInput` where the user asked for more than there are; unless `strict`, it is what is there.
+    """
+    wanted = None if server.cores is None else str(server.cores)
+    try:
+        cores = select_cores(topology, wanted)
+    except InvalidInput:
+        if strict:
+            raise
+        cores = select_cores(topology, None)
+        if wanted is not None and not wanted.strip().isdecimal():
+            listed = set(parse_cpu_list(wanted.strip().removesuffix(",")))
+            cores = tuple(core for core in cores if core in listed)
+    head_cores = set(parse_cpu_list(server.head_cores)) if server.head_cores else set()
+    return tuple(core for core in cores if core not in head_cores)
 
 
 def deployment_for(
@@ -115,7 +132,8 @@ def suited(launch: ModelLaunch, plan: Plan) -> ModelLaunch:
     return launch if item_ms < SPIN_BELOW_MS else replace(launch, options={**launch.options, "spin": False})
 
 
-def _divide(cores: tuple[int, ...], models: int) -> list[tuple[int, ...]]:
+def divide(cores: tuple[int, ...], models: int) -> list[tuple[int, ...]]:
+    """Return every model's share of the cores: even, in order; with too few each gets one and shares it."""
     if not models:
         return []
     if models >= len(cores):
@@ -206,4 +224,14 @@ def _by_hand(
     )
 
 
-__all__ = ["Profiler", "deployment_for", "deployments", "launch_of", "limits_of", "plan_for", "safe_plan"]
+__all__ = [
+    "Profiler",
+    "cores_of",
+    "deployment_for",
+    "deployments",
+    "divide",
+    "launch_of",
+    "limits_of",
+    "plan_for",
+    "safe_plan",
+]

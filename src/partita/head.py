@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from partita.adaptation import Adaptation
 from partita.catalogue import Catalogue
 from partita.core.profile import Profile
+from partita.cores import CoreWatch
 from partita.engine.engine import Deployment, Engine
 from partita.machines.tuning_pace import PaceRules
 from partita.ports import Ports
@@ -39,6 +40,7 @@ class Head:
     """Plans that follow the load, or a user's word."""
     tuning: Tuning | None = field(init=False)
     """Measures models that have no profile while they serve; None where that is not wanted."""
+    _cores: CoreWatch = field(init=False)
     _ports: Ports = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,6 +51,7 @@ class Head:
         self.adaptation = Adaptation(
             self.engine, self.loop, adapts=self.settings.adapt, warm_bytes=self.settings.warm_memory_bytes
         )
+        self._cores = CoreWatch(self.engine, self.adaptation, self.loop, self.settings)
         self.tuning = self._tuning() if self.settings.tune == "background" else None
         self._ports = Ports(
             self.settings, self.engine, self.repository, self.access, self.adaptation, self.loop
@@ -76,6 +79,7 @@ class Head:
             self.engine.add(deployment)
         await self.engine.until_ready()
         self.adaptation.start()
+        self._cores.start()
         if self.tuning is not None:
             self.tuning.start()
 
@@ -111,6 +115,7 @@ class Head:
     async def stop(self, grace_s: float) -> None:
         """Refuse new work, answer what was accepted, end the workers, close the ports."""
         self._ports.drain()
+        await self._cores.stop()
         if self.tuning is not None:
             await self.tuning.stop()
         await self.adaptation.stop()

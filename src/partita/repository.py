@@ -16,15 +16,14 @@ from partita.archives.fetching import fetch
 from partita.archives.folders import release
 from partita.catalogue import Catalogue
 from partita.core.errors import InvalidInput, LoadFailed, ModelUnavailable
-from partita.deploy import Profiler, deployment_for
+from partita.deploy import Profiler, cores_of, deployment_for
 from partita.engine.engine import Deployment, Engine
 from partita.engine.service import Service
 from partita.protocols.oip.describe import index_state
 from partita.protocols.repository import IndexEntry, LoadRequest
 from partita.settings import InstanceSettings, ServerSettings
 from partita.sources import ModelSource
-from partita.system.cpulists import parse_cpu_list
-from partita.system.cpus import read_topology, select_cores
+from partita.system.cpus import read_topology
 
 log = logging.getLogger("partita")
 T = TypeVar("T")
@@ -202,10 +201,7 @@ class DiskRepository:
         served = self._engine.services.get(name)
         if served is not None and (own := _cores_of(served)):
             return own
-        server = self._server
-        cores = select_cores(read_topology(), None if server.cores is None else str(server.cores))
-        head = set(parse_cpu_list(server.head_cores)) if server.head_cores else set()
-        allowed = [core for core in cores if core not in head]
+        allowed = cores_of(self._server, read_topology(), strict=False)
         users = dict.fromkeys(allowed, 0)
         for service in self._engine.services.values():
             for core in _cores_of(service):

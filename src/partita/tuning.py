@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from partita.adaptation import Adaptation
 from partita.choosing import adopted
@@ -22,7 +22,6 @@ from partita.profiles import assignment, is_complete
 from partita.profiling.beside import encode_assignment
 from partita.profiling.store import decode
 from partita.sources import ModelSource
-from partita.system.cpus import read_topology
 
 log = logging.getLogger("partita")
 T = TypeVar("T")
@@ -48,10 +47,9 @@ class Tuning:
         self._loop = loop
         self._budget_s = budget_s
         self._rules = rules
-        self._topology = read_topology()
         self._sources: dict[str, ModelSource] = {}
-        self._seen: WeakSet[Service] = WeakSet()
-        """Services that need no measuring, or had their turn."""
+        self._seen: WeakKeyDictionary[Service, tuple[int, ...]] = WeakKeyDictionary()
+        """Services that need no measuring, or had their turn, on these cores."""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._tuned: Service | None = None
@@ -83,12 +81,14 @@ class Tuning:
         served = self._engine.services
         if self._task is not None and not self._task.done():
             assert self._tuned is not None
-            if served.get(self._tuned.name) is not self._tuned:  # it was unloaded, or replaced
-                self._task.cancel()
+            cores = self._engine.deployment(self._tuned).cores
+            if served.get(self._tuned.name) is not self._tuned or self._seen[self._tuned] != cores:
+                self._task.cancel()  # it was unloaded, replaced, or moved
             return
         for service in served.values():
-            if service.is_ready and service not in self._seen:
-                self._seen.add(service)
+            cores = self._engine.deployment(service).cores
+            if service.is_ready and self._seen.get(service) != cores:
+                self._seen[service] = cores
                 if (source := self._to_measure(service)) is not None:
                     self._tuned = service
                     self._task = self._loop.create_task(self._tune(service, source))
@@ -100,7 +100,9 @@ class Tuning:
         if source is None or source.ensemble is not None or source.settings.instances:
             return None
         deployment = self._engine.deployment(service)
-        if not deployment.cores or is_complete(deployment.profile, source, deployment.cores, self._topology):
+        if not deployment.cores or is_complete(
+            deployment.profile, source, deployment.cores, self._adaptation.topology
+        ):
             return None
         return source
 
@@ -113,9 +115,11 @@ class Tuning:
         cores = self._engine.deployment(service).cores
         log.info("%s: measured while it serves, for at most %g s", service.name, self._budget_s)
         try:
-            source = await self._run_aside(lambda: adopted(source, self._topology))
+            source = await self._run_aside(lambda: adopted(source, self._adaptation.topology))
             encoded = await self._run_aside(
-                lambda: encode_assignment(assignment(source, cores, self._topology, self._budget_s))
+                lambda: encode_assignment(
+                    assignment(source, cores, self._adaptation.topology, self._budget_s)
+                )
             )
             profile = await self._engine.measure(service, encoded, self._rules, report)
             await self._serve_by(service, source, decode(profile, Path("the measured profile")))
@@ -132,11 +136,11 @@ class Tuning:
         cores = self._engine.deployment(service).cores
 
         def planned() -> Plan:
-            return plan_for(source, self._topology, cores, profile)
+            return plan_for(source, self._adaptation.topology, cores, profile)
 
         plan, before = await self._run_aside(planned), service.plan
         service.member.launch = suited(service.member.launch, plan)
-        self._engine.learned(service, profile, plan)
+        self._engine.planned_anew(service, plan=plan, profile=profile)
         self._adaptation.forget(service)
         switch = self._adaptation.switch(service.name, plan, "profiled beside its traffic")
         await switch.until_accepting()

@@ -138,9 +138,22 @@ class Engine:
         """Return what a service was started with."""
         return self._deployments[service]
 
-    def learned(self, service: Service, profile: Profile, plan: Plan) -> None:
-        """A profile was made for a service that is served: other plans can be made, beside this one."""
-        self._deployments[service] = replace(self._deployments[service], profile=profile, plan=plan)
+    def planned_anew(
+        self,
+        service: Service,
+        *,
+        plan: Plan,
+        profile: Profile | None = None,
+        cores: tuple[int, ...] | None = None,
+    ) -> None:
+        """A service gets another plan than it was started with, as from a new profile or on other cores."""
+        deployment = self._deployments[service]
+        self._deployments[service] = replace(
+            deployment,
+            plan=plan,
+            profile=deployment.profile if profile is None else profile,
+            cores=deployment.cores if cores is None else cores,
+        )
 
     async def measure(
         self, service: Service, assignment: bytes, rules: PaceRules, report: TuningReport

@@ -54,6 +54,13 @@ class MemberOwner(Protocol):
         """A job waited in the queue longer than allowed: end it."""
 
 
+class ArrivalMeter(Protocol):
+    """Is told of every request."""
+
+    def arrived(self, items: int, depth: int) -> None:
+        """A request was admitted; `depth` counts its items too."""
+
+
 class Member:
     """Sends what the dispatcher forms, and tells the service what came of it."""
 
@@ -74,6 +81,8 @@ class Member:
         self.instances: dict[int, Instance] = {}
         self.switcher: Switcher | None = None
         """Sees to changes of plan, from the start on."""
+        self.meter: ArrivalMeter | None = None
+        """Whoever wants to know the depth that arriving items find."""
         self.signature: Signature | None = None
         self.failure: str | None = None
         self._leases = leases
@@ -329,7 +338,10 @@ class Member:
     def admit(self, request: Request) -> Job:
         """Queue a request's items; ask the dispatcher's `can_admit` first."""
         job = Job(request, request.n_items, request.layout.lane, request.arrived_s)
-        self.dispatcher.queue.admit(job)
+        dispatcher = self.dispatcher
+        dispatcher.queue.admit(job)
+        if self.meter is not None:
+            self.meter.arrived(job.n_items, dispatcher.queue.items + dispatcher.running_items)
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._dispatch)

@@ -63,6 +63,10 @@ class Dispatcher:
         self._by_size: list[Seat] = []
         self._next_batch_id = 0
         self.running_items = 0
+        self.timeouts = 0
+        """Batches that were formed because the batch timeout had passed, and not because they were full
+        (policy `aggregate`; under `eager` a batch that is not full is no sign of anything).
+        """
 
     # --- instances --------------------------------------------------------------------------------
 
@@ -252,6 +256,7 @@ class Dispatcher:
                 batch = self._form(seat, share, executions or split(share, seat.micro_batch), now_s)
                 if batch is not None:
                     batches.append(batch)
+                    self.timeouts += waiting < total
         self._withdraw_all()
         return batches
 

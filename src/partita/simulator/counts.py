@@ -18,11 +18,10 @@ class Counts:
         self._dispatched = self._answered = 0
         self._queued_s = self._latency_s = 0.0
 
-    def count_batch(self, batch: Batch, *, timed_out: bool) -> None:
+    def count_batch(self, batch: Batch) -> None:
         """A batch was formed."""
         self._batches += 1
         self._batch_items += batch.items
-        self._timeouts += timed_out
         dispatched_s = batch.dispatched_s
         for job, first, _ in batch.pieces:
             if first == 0:
@@ -41,8 +40,8 @@ class Counts:
         self.latencies_s[request] = -1.0
         self.refused += 1
 
-    def sample(self, now_s: float, depth_now: int) -> Sample:
-        """Return what happened since the last call."""
+    def sample(self, now_s: float, depth_now: int, timeouts: int) -> Sample:
+        """Return what happened since the last call; `timeouts` are the dispatcher's since its start."""
         depth, arrived = self.meter.take(depth_now)
         sample = Sample(
             now_s=now_s,
@@ -50,13 +49,14 @@ class Counts:
             arrived=arrived,
             batches=self._batches,
             batch_items=self._batch_items,
-            timeouts=self._timeouts,
+            timeouts=timeouts - self._timeouts,
             dispatched=self._dispatched,
             queued_s=self._queued_s,
             answered=self._answered,
             latency_s=self._latency_s,
         )
-        self._batches = self._batch_items = self._timeouts = 0
+        self._timeouts = timeouts
+        self._batches = self._batch_items = 0
         self._dispatched = self._answered = 0
         self._queued_s = self._latency_s = 0.0
         return sample

@@ -105,9 +105,8 @@ class SimulatedMember:
             self._set_alarm(now_s)
 
     def _send(self, batches: Sequence[Batch], now_s: float) -> None:
-        timed_out = self._is_aggregate and sum(b.items for b in batches) < self.handover.plan.batch
         for batch in batches:
-            self._counts.count_batch(batch, timed_out=timed_out)
+            self._counts.count_batch(batch)
             if self.dispatcher.executing(batch.instance) is batch:
                 self._busy += 1
                 self._busy_threads += self._threads[batch.instance]

@@ -112,7 +112,7 @@ class Simulation:
     # --- adaptation -------------------------------------------------------------------------------
 
     def _sample(self, now_s: float, _: object) -> None:
-        sample = self._counts.sample(now_s, self._member.depth)
+        sample = self._counts.sample(now_s, self._member.depth, self._member.dispatcher.timeouts)
         estimator = self._controller.estimator if self._settings.adapt else self._watching
         if self._settings.adapt:
             self._controller.observe(sample)

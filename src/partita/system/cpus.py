@@ -123,7 +123,7 @@ def _within_quota(topology: Topology, cores: tuple[int, ...]) -> tuple[int, ...]
 
 def _affinity(root: Path) -> frozenset[int]:
     if root == ROOT and hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
+        return frozenset(os.sched_getaffinity(os.getpid()))  # the process's, not this thread's own
     for line in (read_text(root / "proc/self/status") or "").splitlines():
         key, _, value = line.partition(":")
         if key == "Cpus_allowed_list" and value.strip():

@@ -1,0 +1,163 @@
+"""Tune a model beside its own traffic, and see what its clients notice: ``python -m benchmarks.background``.
+
+A model that nobody has profiled is served with the safe plan and asked at half of what that can do. First
+without tuning, for what the 99th percentile of the latency is; then with it, to its end. The plan that comes
+of it is run against all others of two cores, as in `benchmarks.regret`.
+"""
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvloop
+
+from benchmarks.figures import Figure, options, report
+from benchmarks.models import model_path
+from benchmarks.race import Race
+from benchmarks.regret import FULL, LIMIT, QUICK, contest, described
+from benchmarks.switches import CORES, Client, capacity
+from partita.adaptation import Adaptation
+from partita.core.plan import Plan
+from partita.core.profile import Profile
+from partita.deploy import deployment_for
+from partita.engine.engine import Engine
+from partita.engine.tuning_report import TuningState
+from partita.machines.tuning_pace import PaceRules
+from partita.planning.optimizer import Optimizer
+from partita.planning.placement import place
+from partita.settings import ServerSettings, Settings
+from partita.sources import find_all
+from partita.system.cpus import read_topology
+from partita.tuning import Tuning
+
+LOAD = 0.5
+SLOW = "resnet50"
+"""Running all of its plans takes minutes."""
+MOST_S, MOST_QUICK_S = 150.0, 60.0
+"""A tuning that has not ended by then is given up."""
+
+
+class Profiled:
+    """Chooses plans from the profile that was measured beside the traffic."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._optimizer = Optimizer(profile)
+        self._topology = read_topology()
+
+    def placed(self, plan: Plan) -> Plan:
+        return place(plan, self._topology, cores=CORES[:2])
+
+    def choose(self, batch: int) -> Plan:
+        return self.placed(self._optimizer.plan(2, batch))
+
+
+async def tuned(
+    model: str, *, budget_s: float, window_s: float, most_s: float
+) -> tuple[list[Figure], Profile | None]:
+    """Tune beside half load; returns the figures, and the profile if there is one."""
+    topology, loop = read_topology(), asyncio.get_running_loop()
+    (source,) = find_all((model_path(model),), Settings())
+    server = ServerSettings(tune="background", tune_budget_s=budget_s)
+    deployment = deployment_for(source, server, topology, tuple(CORES[:2]), lambda *_: None)
+    engine = Engine(loop)
+    adaptation = Adaptation(engine, loop, adapts=False)
+    tuning = Tuning(engine, adaptation, loop, budget_s=budget_s, rules=PaceRules())
+    tuning.know(source)
+    try:
+        service = engine.add(deployment)
+        await service.until_ready()
+        shape = service.signature.inputs[0].shape
+        client = Client(service, np.random.default_rng(0).random((1, *shape), np.float32))
+        rate = LOAD * await capacity(service, client, window_s / 4)
+        load = asyncio.create_task(client.run(rate, 3600))
+        await asyncio.sleep(1.0)
+        from_s = time.monotonic()
+        await asyncio.sleep(window_s)
+        at_s = time.monotonic()
+        before_ms = client.p99_ms(from_s, at_s)
+        tuning.start()
+        shown = await _ended(adaptation, source.name, most_s)
+        ended_s = time.monotonic()
+        during_ms = client.p99_ms(at_s, ended_s)
+        load.cancel()
+        while service.statistics.in_flight():
+            await asyncio.sleep(0.01)
+        profile = engine.deployment(service).profile
+        ended = f"{service.plan}" if profile is not None else str(shown)
+    finally:
+        await tuning.stop()
+        await adaptation.stop()
+        await engine.stop(10.0)
+    ratio = during_ms / before_ms
+    text = f"{ratio:.2f} ({during_ms:.1f} ÷ {before_ms:.1f} ms), {client.lost} failed"
+    return [
+        Figure(
+            name=f"{model}: p99 while it is tuned beside half load ÷ before",
+            figure=text,
+            bar="≤ 1.5, 0 failed",
+            passed=ratio <= 1.5 and client.lost == 0,
+            details={"rate": round(rate, 1), **shown},
+        ),
+        Figure(
+            name="  how it ended",
+            figure=f"{ended} after {ended_s - at_s:.0f} s",
+            bar="with a plan from the profile",
+            passed=profile is not None,
+        ),
+    ], profile
+
+
+async def _ended(adaptation: Adaptation, model: str, most_s: float) -> dict[str, Any]:
+    """Wait for the end of the tuning; returns how far it came."""
+    began_s = said_s = time.monotonic()
+    while True:
+        shown = adaptation.tuning(model) or {"state": "", "points": 0}
+        now_s = time.monotonic()
+        if shown["state"] in (TuningState.FINISHED, TuningState.FAILED) or now_s - began_s > most_s:
+            return shown
+        if now_s - said_s > 5.0:
+            said_s = now_s
+            print(f"  {now_s - began_s:.0f} s: {shown}", file=sys.stderr, flush=True)
+        await asyncio.sleep(0.1)
+
+
+def regret(model: str, profile: Profile, *, quick: bool) -> Figure:
+    """Run the profile's plan for 8 items against all plans of two cores."""
+    with Race(model_path(model), largest=8) as race:
+        one = contest(model, race, Profiled(profile), 8, QUICK if quick else FULL)
+    return Figure(
+        name="  regret of its plan for 8 items",
+        figure=f"{one.regret:.1%}: {described(one.chosen)}, best {described(one.best)}",
+        bar=f"≤ {LIMIT:.0%}",
+        passed=one.regret <= LIMIT,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = options(__doc__, "background")
+    parser.add_argument("--models", nargs="+", default=["tiny_cnn", SLOW], metavar="NAME")
+    given = parser.parse_args(argv)
+    if len(CORES) < 2:
+        return report(
+            "background", [Figure(name="tuning", figure="", bar="2 cores", passed=None)], given.json
+        )
+    budget_s, window_s, most_s = (6.0, 8.0, MOST_QUICK_S) if given.quick else (30.0, 30.0, MOST_S)
+    figures: list[Figure] = []
+    for model in given.models:
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["PARTITA_CACHE_DIR"] = str(Path(folder))
+            found, profile = uvloop.run(tuned(model, budget_s=budget_s, window_s=window_s, most_s=most_s))
+        figures += found
+        if profile is not None and not (given.quick and model == SLOW):
+            figures.append(regret(model, profile, quick=given.quick))
+    return report("background", figures, given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
