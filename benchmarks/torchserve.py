@@ -13,6 +13,7 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -154,12 +155,15 @@ def torchserve(command: Path, archive: Path) -> Iterator[Running]:
         argv += ["--model-store", str(archive.parent), "--models", archive.name]
         environment = {**os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}", "LOG_LOCATION": folder}
         environment.pop("PYTHONPATH", None)
-        environment["METRICS_LOCATION"] = folder
+        environment |= {"METRICS_LOCATION": folder, "TMPDIR": folder}
         with (
             Path(folder, "log").open("wb") as log,
             started(argv, environment, stdout=log.fileno(), cwd=folder) as child,
         ):
-            yield _ready(ports[0], archive.stem, child, "as it comes")
+            try:
+                yield _ready(ports[0], archive.stem, child, "as it comes")
+            finally:
+                os.killpg(child.pid, signal.SIGTERM)  # its Java outlives the command that started it
 
 
 @contextmanager
