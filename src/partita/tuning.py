@@ -97,7 +97,9 @@ class Tuning:
     def _to_measure(self, service: Service) -> ModelSource | None:
         """Return where a service's model comes from, None if it is planned by hand or knows enough."""
         source = self._sources.get(service.name)
-        if source is None or source.ensemble is not None or source.settings.instances:
+        if source is None or source.ensemble is not None or source.is_archive:
+            return None  # nobody knows what items an archive's handler takes
+        if source.settings.instances or source.settings.limits_workers:
             return None
         deployment = self._engine.deployment(service)
         if not deployment.cores or is_complete(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from partita.worker.archive.ts.handler_utils.timer import timed
+from partita.worker.archive.ts.torch_handler.frozen_script import FrozenScript
 from partita.worker.archive.ts.utils.util import list_classes_from_module, load_label_mapping
 
 MAPPING_FILE = "index_to_name.json"
@@ -32,6 +33,7 @@ class BaseHandler(abc.ABC):  # noqa: B024 whoever inherits decides what to repla
         self.target: Any = 0
         self.profiler_args: dict[str, Any] = {}
         self.model_yaml_config: dict[str, Any] = {}
+        self._frozen: FrozenScript | None = None
 
     def initialize(self, context: Any) -> None:
         """Load the network and the classes' labels."""
@@ -60,6 +62,7 @@ class BaseHandler(abc.ABC):  # noqa: B024 whoever inherits decides what to repla
         if weights.endswith((".pt", ".pth")):
             model = self._load_torchscript_model(weights)
             model.eval()
+            self._frozen = FrozenScript(model)
             return model
         if weights.endswith(".onnx"):
             import onnxruntime
@@ -107,7 +110,10 @@ class BaseHandler(abc.ABC):  # noqa: B024 whoever inherits decides what to repla
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the network."""
         with torch.inference_mode():
-            return self.model(data.to(self.device), *args, **kwargs)
+            data = data.to(self.device)
+            if self._frozen is not None and self._frozen.original is self.model and not args and not kwargs:
+                return self._frozen(data)
+            return self.model(data, *args, **kwargs)
 
     @timed
     def postprocess(self, data: Any) -> Any:
