@@ -15,11 +15,13 @@ from partita.protocols.by_path import either
 from partita.protocols.door import Door
 from partita.protocols.http.asgi import AsgiBridge
 from partita.protocols.http.listener import Handler, HttpLimits, Listener
+from partita.protocols.interfaces import inference_interface, management_interface, metrics_interface
 from partita.protocols.management import management_application
 from partita.protocols.metrics import metrics_route
 from partita.protocols.oip.application import Application
 from partita.protocols.oip.inference import Inference
 from partita.protocols.oip.repository_routes import RepositoryRoutes
+from partita.protocols.openapi import document, openapi_route
 from partita.protocols.plans import PlanRoutes, Plans
 from partita.protocols.repository import Repository
 from partita.protocols.torchserve.direct import DirectPredictions
@@ -87,8 +89,11 @@ class Ports:
         self._allow_connections()
         repository = RepositoryRoutes(self._repository, self._access)
         if settings.http is not None:
-            torchserve = TorchServeInference(self._predictor).application()
+            predictions = TorchServeInference(self._predictor)
+            torchserve = predictions.application()
             oip = Application(self._engine).starlette(repository.routes())
+            predictions.api = document("Inference", inference_interface(torchserve, oip))
+            oip.routes.append(openapi_route(predictions.api))
             app = self._bridge(either(torchserve, oip, is_inference_path))
             inference = Inference(self._engine, max_body_bytes=settings.max_body_bytes)
             door = Door(inference, app, DirectPredictions(self._predictor))
@@ -98,10 +103,12 @@ class Ports:
             torchserve = TorchServeManagement(self._operations, self._access).application()
             plans = PlanRoutes(self._plans, self._access)
             ours = management_application((*repository.routes(), *plans.routes()))
+            ours.routes.append(openapi_route(document("Management", management_interface(torchserve, ours))))
             management = self._bridge(either(torchserve, ours, is_management_path))
             await self._listen("management", settings.management, management)
         if settings.metrics is not None:
             metrics = Starlette(routes=[metrics_route(self._engine, self._listeners)])
+            metrics.routes.append(openapi_route(document("Metrics", metrics_interface(metrics))))
             await self._listen("metrics", settings.metrics, self._bridge(metrics))
         if settings.grpc is not None:
             await self._listen_grpc(settings.grpc)

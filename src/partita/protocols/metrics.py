@@ -181,6 +181,7 @@ def metrics_route(engine: Engine, listeners: Mapping[str, Listener]) -> Route:
     registry.register(TorchServeCollector(engine))
 
     async def metrics(request: Request) -> Response:
+        """Metrics in Prometheus' text format; `name[]` chooses some."""
         names = request.query_params.getlist("name[]")
         chosen = registry.restricted_registry(names) if names else registry
         return Response(generate_latest(chosen), media_type=CONTENT_TYPE_LATEST)

@@ -41,6 +41,8 @@ class TorchServeInference:
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
+        self.api: dict[str, Any] = {}
+        """What is answered to ``OPTIONS /``: the port's OpenAPI document."""
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
@@ -135,18 +137,7 @@ class TorchServeInference:
 
     async def describe_api(self, request: Request) -> Response:
         """What can be asked here, as OpenAPI."""
-        paths = {
-            "/ping": {"get": {"operationId": "ping"}},
-            "/predictions/{model_name}": {"post": {"operationId": "predictions"}},
-            "/predictions/{model_name}/{model_version}": {"post": {"operationId": "version_predictions"}},
-        }
-        responses = {"responses": {"200": {"description": "OK"}}}
-        described = {
-            path: {method: {**operation, **responses} for method, operation in methods.items()}
-            for path, methods in paths.items()
-        }
-        info = {"title": "TorchServe's inference API, by Partita", "version": "0.12.0"}
-        return reply(request, {"openapi": "3.0.1", "info": info, "paths": described})
+        return reply(request, self.api)
 
     def _service(self, request: Request, model: str, version: str) -> Service:
         return self._predictor.find(model, version, request.headers.get("authorization"))

@@ -36,7 +36,7 @@ class FrozenScript:
         if weights > LARGEST_BYTES or not isinstance(answer, torch.Tensor):
             return None
         try:
-            frozen = torch.jit.freeze(self.original)  # type: ignore[no-untyped-call]
+            frozen = torch.jit.freeze(self.original)
             other = frozen(data)
         except Exception as error:  # it goes without
             log.info("the network cannot be frozen: %s", error)
