@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("PIL")
 
-from partita.worker.archive.handler import find_handler, make_ready  # noqa: E402
-from partita.worker.archive.ts.context import Context, RequestProcessor  # noqa: E402
-from partita.worker.archive.ts.torch_handler.frozen_script import FrozenScript  # noqa: E402
-from partita.worker.archive.ts.torch_handler.text_handler import ngrams  # noqa: E402
-from partita.worker.archive.ts.utils.util import load_label_mapping, map_class_to_label  # noqa: E402
+import torch
+
+from partita.worker.archive.handler import find_handler, make_ready
+from partita.worker.archive.ts.context import Context, RequestProcessor
+from partita.worker.archive.ts.torch_handler.frozen_script import FrozenScript
+from partita.worker.archive.ts.torch_handler.text_handler import ngrams
+from partita.worker.archive.ts.utils.util import load_label_mapping, map_class_to_label
 
 Answer = Callable[[list[dict[str, Any]]], Any]
 
@@ -62,18 +64,18 @@ def png(width: int, height: int, colour: tuple[int, int, int]) -> bytes:
     return data.getvalue()
 
 
-class Means(torch.nn.Module):  # type: ignore[misc, name-defined]
+class Means(torch.nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         means = x.mean(dim=(2, 3))
         return torch.cat([means, -means], dim=1)
 
 
-class Segments(torch.nn.Module):  # type: ignore[misc, name-defined]
+class Segments(torch.nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"out": torch.stack([x[:, 0], x[:, 1] - 100.0], dim=1)}
 
 
-class Boxes(torch.nn.Module):  # type: ignore[misc, name-defined]
+class Boxes(torch.nn.Module):  # type: ignore[misc]
     def forward(
         self, images: list[torch.Tensor]
     ) -> tuple[dict[str, torch.Tensor], list[dict[str, torch.Tensor]]]:
@@ -87,7 +89,7 @@ class Boxes(torch.nn.Module):  # type: ignore[misc, name-defined]
         return {}, found
 
 
-class Bag(torch.nn.Module):  # type: ignore[misc, name-defined]
+class Bag(torch.nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.embedding = torch.nn.EmbeddingBag(10, 2, mode="mean")
@@ -95,7 +97,7 @@ class Bag(torch.nn.Module):  # type: ignore[misc, name-defined]
             self.embedding.weight.copy_(torch.arange(20.0).reshape(10, 2) * torch.tensor([1.0, -1.0]))
 
     def forward(self, text: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        return self.embedding(text, offsets)  # type: ignore[no-any-return]
+        return self.embedding(text, offsets)
 
 
 def test_pictures_of_any_size_and_form_are_classified_together(tmp_path: Path) -> None:
@@ -127,7 +129,7 @@ def test_objects_are_those_that_are_sure_in_pictures_of_different_sizes(tmp_path
 def test_texts_are_classified_together_as_alone(tmp_path: Path) -> None:
     torch.save({"<unk>": 0, "good": 3, "bad": 1, "very good": 5, "cannot": 7}, tmp_path / "source_vocab.pt")
     answer = ready(tmp_path, Bag(), "text_classifier", labels={"0": ["up"], "1": ["down"]})
-    texts = [{"data": b"<b>Very</b> good!"}, {"body": "bad"}, {"data": "I can't"}]
+    texts: list[dict[str, Any]] = [{"data": b"<b>Very</b> good!"}, {"body": "bad"}, {"data": "I can't"}]
     together = answer(texts)
     alone = [answer([text])[0] for text in texts]
     assert together == [pytest.approx(one) for one in alone]
@@ -155,12 +157,15 @@ def enveloped(folder: Path, envelope: str) -> Answer:
 
 
 def test_envelopes_open_requests_and_wrap_answers(tmp_path: Path) -> None:
-    rows = [{"body": {"instances": [1, {"b64": "YQ=="}]}}, {"data": b'{"instances": [[2]]}'}]
+    rows: list[dict[str, Any]] = [
+        {"body": {"instances": [1, {"b64": "YQ=="}]}},
+        {"data": b'{"instances": [[2]]}'},
+    ]
     body, kserve = enveloped(tmp_path, "body"), enveloped(tmp_path, "kserve")
     assert body([{"data": 1}, {"body": b"2"}]) == [1, b"2"]
     assert kserve(rows) == [{"predictions": [1, {"b64": "YQ=="}]}, {"predictions": [[2]]}]
     as_json = enveloped(tmp_path, "json")
-    plain = [{"body": {"instances": [1, 2]}}, {"data": b'{"instances": [[2]]}'}]
+    plain: list[dict[str, Any]] = [{"body": {"instances": [1, 2]}}, {"data": b'{"instances": [[2]]}'}]
     assert [json.loads(one) for one in as_json(plain)] == [{"predictions": [1, 2]}, {"predictions": [[2]]}]
     with pytest.raises(ValueError, match="instances"):
         kserve([{"body": b"{}"}])
@@ -180,16 +185,16 @@ def test_labels_may_be_lists_and_are_checked(tmp_path: Path) -> None:
 # --- freezing -------------------------------------------------------------------------------------
 
 
-class Conv(torch.nn.Module):  # type: ignore[misc, name-defined]
+class Conv(torch.nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.layers = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(x)  # type: ignore[no-any-return]
+        return self.layers(x)
 
 
-class Random(torch.nn.Module):  # type: ignore[misc, name-defined]
+class Random(torch.nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + torch.rand_like(x)
 
