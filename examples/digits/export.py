@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from examples.digits import convnet
+from examples.digits import convnet, views
 
 Array = NDArray[np.float32]
 
@@ -25,16 +25,8 @@ def dense_network(weights: Sequence[Array], biases: Sequence[Array], *, name: st
     """A multilayer perceptron; `weights` are (inputs, outputs)."""
     nodes: list[onnx.NodeProto] = []
     constants: list[onnx.TensorProto] = []
-    value = "x"
-    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True), start=1):
-        scaled = weight / PIXEL_MAX if layer == 1 else weight
-        constants += [_constant(f"weight{layer}", scaled), _constant(f"bias{layer}", bias)]
-        inputs = [value, f"weight{layer}", f"bias{layer}"]
-        nodes.append(helper.make_node("Gemm", inputs, [f"sum{layer}"]))
-        value = f"sum{layer}"
-        if layer < len(weights):
-            nodes.append(helper.make_node("Relu", [value], [f"hidden{layer}"]))
-            value = f"hidden{layer}"
+    scaled = [weight / PIXEL_MAX if layer == 0 else weight for layer, weight in enumerate(weights)]
+    value = _dense_layers("x", scaled, biases, nodes, constants)
     return _classifier(nodes, constants, logits=value, name=name)
 
 
@@ -92,3 +84,64 @@ def _classifier(
 
 def _constant(name: str, values: NDArray[np.floating]) -> onnx.TensorProto:
     return numpy_helper.from_array(np.ascontiguousarray(values, np.float32), name)
+
+
+def slopes_network(weights: Sequence[Array], biases: Sequence[Array], *, name: str) -> onnx.ModelProto:
+    """A multilayer perceptron over `views.slopes`."""
+    kernels = np.concatenate([views.SLOPES, -views.SLOPES])[:, None] / PIXEL_MAX
+    constants = [
+        numpy_helper.from_array(np.array([-1, 1, views.SIDE, views.SIDE]), "image"),
+        _constant("kernels", kernels),
+    ]
+    nodes = [
+        helper.make_node("Reshape", ["x", "image"], ["pixels"]),
+        helper.make_node("Conv", ["pixels", "kernels"], ["rises"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["rises"], ["risen"]),
+        helper.make_node("AveragePool", ["risen"], ["pooled"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Flatten", ["pooled"], ["slopes"]),
+    ]
+    value = _dense_layers("slopes", weights, biases, nodes, constants)
+    return _classifier(nodes, constants, logits=value, name=name)
+
+
+def nearness_network(examples: Array, weight: Array, width: float, *, name: str) -> onnx.ModelProto:
+    """A linear layer, `weight` (examples, 10), over `views.nearness`."""
+    squares = (examples**2).sum(axis=1)
+    constants = [
+        _constant("scale", np.array(1 / PIXEL_MAX)),
+        _constant("crossed", 2 * width * examples.T),
+        _constant("squares", -width * squares),
+        _constant("width", np.array(width)),
+        numpy_helper.from_array(np.array([1]), "features"),
+        _constant("weight", weight),
+    ]
+    nodes = [
+        helper.make_node("Mul", ["x", "scale"], ["scaled"]),
+        helper.make_node("Mul", ["scaled", "scaled"], ["powers"]),
+        helper.make_node("ReduceSum", ["powers", "features"], ["square"], keepdims=1),
+        helper.make_node("Mul", ["square", "width"], ["own"]),
+        helper.make_node("Gemm", ["scaled", "crossed", "squares"], ["others"]),
+        helper.make_node("Sub", ["others", "own"], ["exponent"]),
+        helper.make_node("Exp", ["exponent"], ["nearness"]),
+        helper.make_node("MatMul", ["nearness", "weight"], ["logits"]),
+    ]
+    return _classifier(nodes, constants, logits="logits", name=name)
+
+
+def _dense_layers(
+    value: str,
+    weights: Sequence[Array],
+    biases: Sequence[Array],
+    nodes: list[onnx.NodeProto],
+    constants: list[onnx.TensorProto],
+) -> str:
+    """Append dense layers with rectifiers between them; returns the name of the last sum."""
+    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True), start=1):
+        constants += [_constant(f"weight{layer}", weight), _constant(f"bias{layer}", bias)]
+        inputs = [value, f"weight{layer}", f"bias{layer}"]
+        nodes.append(helper.make_node("Gemm", inputs, [f"sum{layer}"]))
+        value = f"sum{layer}"
+        if layer < len(weights):
+            nodes.append(helper.make_node("Relu", [value], [f"hidden{layer}"]))
+            value = f"hidden{layer}"
+    return value

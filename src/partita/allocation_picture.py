@@ -56,9 +56,9 @@ def _draw_search(axes: Any, found: Allocated) -> None:
     for position, (earlier, later) in enumerate(pairwise(log), start=1):
         if later.climb != earlier.climb:
             axes.axvline(position + 0.5, color=FAINT, linewidth=0.8, linestyle=(0, (4, 3)))
-    axes.set_ylim(bottom=0.0)
+    axes.set_ylim(0.0, 1.15 * axes.get_ylim()[1])
     axes.set_xlabel("allocations measured; dashed: begun again elsewhere")
-    axes.legend(loc="lower right", ncols=2, fontsize=8)
+    axes.legend(loc="upper center", ncols=4, fontsize=8)
 
 
 def _draw_matrix(axes: Any, found: Allocated, matrix: AllocationMatrix, title: str) -> None:
@@ -71,7 +71,8 @@ def _draw_matrix(axes: Any, found: Allocated, matrix: AllocationMatrix, title: s
     axes.set_facecolor("#f1f3f5")
     for (model, device), batch in np.ndenumerate(grid):
         text = f"{batch:.0f}" if batch else "–"
-        axes.text(device + 0.5, model + 0.5, text, ha="center", va="center", color=INK if batch else FAINT)
+        colour = FAINT if not batch else PAPER if np.log2(batch) + 1 > 0.6 * largest else INK
+        axes.text(device + 0.5, model + 0.5, text, ha="center", va="center", color=colour)
     axes.set_xticks(np.arange(matrix.devices) + 0.5, _short([d.name for d in found.allocation.devices]))
     axes.set_yticks(np.arange(matrix.models) + 0.5, _short(found.allocation.models))
     axes.invert_yaxis()

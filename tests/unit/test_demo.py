@@ -11,7 +11,7 @@ import pytest
 from partita.core.errors import MissingExtra
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.profile import Profile, ProfilePoint
-from partita.demo import digits, picture, run
+from partita.demo import digits, ensemble, picture, run
 from partita.demo.report import (
     Contender,
     DemoResult,
@@ -71,6 +71,20 @@ def test_the_test_images_are_of_all_digits_and_in_the_range_of_the_data_set() ->
     data = digits.load_digits()
     assert np.bincount(data.labels).min() >= 40
     assert (data.images.min(), data.images.max()) == (0, 16)
+
+
+def test_the_ensemble_is_better_than_each_of_its_members() -> None:
+    data = ensemble.load_test_images()
+    answers = []
+    for path in sorted(ensemble.FILE.parent.glob("*.onnx")):
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        answers += session.run([digits.OUTPUT], {digits.INPUT: data.images})
+    assert (len(answers), len(data)) == (4, 1348)
+    wrong = [int((answer.argmax(axis=1) != data.labels).sum()) for answer in answers]
+    together = int((np.mean(answers, axis=0).argmax(axis=1) != data.labels).sum())
+    assert sorted(wrong) == [34, 39, 53, 56]
+    assert together == 18
+    assert sum(path.stat().st_size for path in ensemble.FILE.parent.iterdir()) < 500_000
 
 
 def test_the_committed_models_stay_small() -> None:

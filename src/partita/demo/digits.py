@@ -28,7 +28,12 @@ class Digits:
 
 def load_digits() -> Digits:
     """Return the 450 images that training held back."""
-    with np.load(FOLDER / "digits_test.npz", allow_pickle=False) as data:
+    return read_images(FOLDER / "digits_test.npz")
+
+
+def read_images(file: Path) -> Digits:
+    """Return the images of an .npz with ``x`` and ``labels``."""
+    with np.load(file, allow_pickle=False) as data:
         return Digits(data["x"].astype(np.float32), data["labels"].astype(np.int64))
 
 

@@ -3,10 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partita.core.plan import Plan
 from partita.core.profile import Profile
+
+if TYPE_CHECKING:
+    from partita.demo.ensemble import EnsembleReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,8 @@ class DemoResult:
 
     machine: str
     models: tuple[ModelReport, ...]
+    ensemble: "EnsembleReport | None" = None
+    """None on one core."""
     picture: Path | None
     seconds: float
 
@@ -64,6 +69,7 @@ class DemoResult:
             "seconds": round(self.seconds, 1),
             "picture": None if self.picture is None else str(self.picture),
             "models": [_model_json(model) for model in self.models],
+            "ensemble": None if self.ensemble is None else self.ensemble.as_json(),
         }
 
 

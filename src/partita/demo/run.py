@@ -10,12 +10,14 @@ from tempfile import TemporaryDirectory
 import msgspec
 import numpy as np
 
+from partita import allocation_picture
 from partita.core.errors import MissingExtra
 from partita.core.plan import Plan
 from partita.core.profile import Profile
 from partita.core.topology import Topology
 from partita.demo import clients, contest, picture
 from partita.demo.digits import Digits, load_digits, model_files
+from partita.demo.ensemble import EnsembleReport, show_ensemble
 from partita.demo.report import Contender, DemoResult, Load, ModelReport, load_line, plan_lines
 from partita.embedded import Server
 from partita.loadgen import Target
@@ -30,6 +32,7 @@ from partita.verified import verified
 BATCH = 64
 """Images that are answered together where plans are compared."""
 PICTURE = "demo.png"
+SEARCH_PICTURE = "demo-ensemble.png"
 _SHARES = {"profile": 0.35, "contest": 0.2, "load": 0.3}
 """Of the time asked for; the rest is starting and stopping workers."""
 _LEAST_PROFILE_S = 2.0
@@ -75,23 +78,40 @@ def run_demo(*, seconds: float, output: Path, report: Report) -> DemoResult:
             cores=select_cores(topology, None),
             data=load_digits(),
             folder=Path(folder),
-            seconds=seconds / len(files),
+            seconds=seconds / (len(files) + 1),
         )
         np.save(stage.samples, stage.data.images[:BATCH])
         cores = f"{len(stage.cores)} cores for instances"
         report(f"machine: {topology.cpu_model or 'unknown CPU'}, {topology}; {cores}")
         report("")
         models = tuple(_show_model(path, stage, report) for path in files.values())
+        together = _show_ensemble(stage, report)
     report(f"served over HTTP, {clients.CLIENTS} requests of one image each in flight:")
     for model in models:
         report(load_line(model))
     drawn = draw_picture(output / PICTURE, models, str(topology), report)
+    if together is not None and drawn is not None:
+        searched = output / SEARCH_PICTURE
+        allocation_picture.draw(
+            searched, together.allocated, title="Allocating the ensemble of four networks"
+        )
+        report(f"and of the search: {os.path.relpath(searched)}")
     return DemoResult(
         machine=f"{topology.cpu_model}, {topology}",
         models=models,
+        ensemble=together,
         picture=drawn,
         seconds=time.monotonic() - started_s,
     )
+
+
+def _show_ensemble(stage: _Stage, report: Report) -> EnsembleReport | None:
+    if len(stage.cores) < 2:
+        report("the ensemble is left out: it is shown on two devices, and there is one core")
+        return None
+    found = show_ensemble(stage.cores, stage.folder, stage.seconds, report)
+    report("")
+    return found
 
 
 def _show_model(path: Path, stage: _Stage, report: Report) -> ModelReport:
