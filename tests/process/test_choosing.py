@@ -163,6 +163,14 @@ def test_whoever_computes_something_else_or_fails_is_refused_and_the_others_go_o
     assert won.second_private_bytes is not None
 
 
+def test_a_short_budget_is_no_fault_of_a_candidate(source: ModelSource, offered: Path) -> None:
+    patient = replace(source, settings=msgspec.structs.replace(source.settings, load_limit_s=120.0))
+    choice = choose(patient, None, "hang", budget_s=8.0)
+    assert verdicts(choice)["hang"] is Verdict.NOT_TRIED
+    assert "--budget" in choice.assessments[1].reason
+    assert choice.winner == "onnxruntime"
+
+
 def test_a_choice_is_kept_and_put_to_use(
     source: ModelSource, offered: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +196,7 @@ def test_the_winner_is_measured_on_from_what_choosing_measured(source: ModelSour
     kept = cached(source, TOPOLOGY)
     assert kept is not None
     assert (1, 1) in kept.points
-    profile = measured(source, ONE, TOPOLOGY, Measuring(budget_s=3.0))
+    profile = measured(source, ONE, TOPOLOGY, Measuring(budget_s=2.0))
     assert set(kept.points) <= set(profile.points)
     assert profile.finished == (1, 4)
 
@@ -240,7 +248,7 @@ def test_the_command_shows_candidates_and_reasons(
     monkeypatch.setattr(choosing, "runtimes_for", lambda *_, **__: ("onnxruntime", "wrong"))
     monkeypatch.setattr(choosing, "entry_points", lambda group: [])
     path = models.mlp(folder / "mlp.onnx")
-    arguments = ["profile", str(path), "--cores", "1", "--max-batch", "2", "--budget", "12"]
+    arguments = ["profile", str(path), "--cores", "1", "--max-batch", "2", "--budget", "10.5"]
     assert run(arguments) == 0
     shown = capsys.readouterr().out
     assert "* onnxruntime" in shown

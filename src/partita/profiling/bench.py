@@ -1,6 +1,7 @@
 """The workers that a model is measured with: one for each thread count, asleep while another runs."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -73,6 +74,13 @@ class Bench:
         worker = self._worker(len(self._cores))
         assert worker.ready is not None
         return worker.ready.signature, worker.ready.runtime_version
+
+    def limit(self, *, load_s: float, execution_s: float) -> None:
+        """Let loading, and a batch, take up to so long from now on."""
+        self._launch = replace(self._launch, load_limit_s=load_s)
+        self._execution_limit_s = execution_s
+        for worker in self._workers.values():
+            worker.limit(execution_s)
 
     def use(self, items: Items, *, largest: int) -> None:
         """Measure with these items, in batches of up to `largest`. Raises `MemoryError` if X is too small."""

@@ -24,7 +24,7 @@ from partita.planning.sampling_iterations import IterationRule
 from partita.profiling.calibrating import Reference, reference_of
 from partita.profiling.contestant import Contestant, Place
 from partita.profiling.identity import handling_hash, provenance_of
-from partita.profiling.solo import ExecutionFailed
+from partita.profiling.solo import ExecutionFailed, TookTooLong
 from partita.system.memory import available_bytes
 
 FAILURES = (ExecutionFailed, LoadFailed, MemoryError)
@@ -176,8 +176,7 @@ class _Contest:
             dimensions=reference.given.dimensions,
             samples=settings.samples,
         )
-        first.use(reference.given.items, largest=settings.max_batch)
-        first.note_memory()
+        first.admit(reference.given.items, largest=settings.max_batch)
         first.assessment = replace(first.assessment, verdict=Verdict.REFERENCE)
         return reference
 
@@ -219,8 +218,7 @@ class _Contest:
         )
         contestant.judged(judgement)
         if judgement.verdict is Verdict.ADMITTED:
-            contestant.note_memory()
-            contestant.use(reference.given.items, largest=settings.max_batch)
+            contestant.admit(reference.given.items, largest=settings.max_batch)
         else:
             contestant.rest()
 
@@ -242,7 +240,11 @@ class _Contest:
         except FAILURES as error:
             if contestant is self._all[0]:
                 raise
-            contestant.refuse(str(error) or "out of memory")
+            is_late = isinstance(error, TookTooLong) or isinstance(error.__cause__, TookTooLong)
+            if is_late and self._left_s < self._settings.launch.load_limit_s:
+                contestant.give_up(f"{error}: more time (--budget) may help")
+            else:
+                contestant.refuse(str(error) or "out of memory")
         if contestant.assessment.verdict is Verdict.REFUSED:
             self._audience.note(f"{contestant.key} is refused: {contestant.assessment.reason}")
 

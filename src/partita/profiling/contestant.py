@@ -49,29 +49,26 @@ class Contestant:
     def load(self, limit_s: float) -> Signature:
         """Start its first worker, with all cores. Raises `LoadFailed`.
 
-        It counts as hanging if that, or one batch from now on, takes longer than the limit.
+        It counts as hanging if that, or one batch until `admit`, takes longer than the limit.
         """
-        self.launch = replace(self.launch, load_limit_s=min(self.launch.load_limit_s, limit_s))
-        self.bench.close()
-        self.bench = self._bench(
-            replace(self._place, execution_limit_s=min(self._place.execution_limit_s, limit_s))
+        place, launch = self._place, self.launch
+        self.bench.limit(
+            load_s=min(launch.load_limit_s, limit_s), execution_s=min(place.execution_limit_s, limit_s)
         )
         self.signature, version = self.bench.begin()
         self.assessment = replace(self.assessment, version=version, load_s=self.bench.load_s)
         return self.signature
 
+    def admit(self, items: Items, *, largest: int) -> None:
+        """Let it be timed with these items, within the limits that the user set. Raises `MemoryError`."""
+        resident, private = self.bench.memory(len(self._place.cores))
+        self.assessment = replace(self.assessment, resident_bytes=resident, private_bytes=private)
+        self.bench.limit(load_s=self.launch.load_limit_s, execution_s=self._place.execution_limit_s)
+        self.bench.use(items, largest=largest)
+
     def outputs(self, batches: Sequence[Items]) -> list[Outputs]:
         """Return its outputs for some batches. Raises `ExecutionFailed`, `LoadFailed` or `MemoryError`."""
         return [self.bench.calculate(items) for items in batches]
-
-    def use(self, items: Items, *, largest: int) -> None:
-        """Time it with these items from now on. Raises `MemoryError`."""
-        self.bench.use(items, largest=largest)
-
-    def note_memory(self) -> None:
-        """Note what its first instance takes."""
-        resident, private = self.bench.memory(len(self._place.cores))
-        self.assessment = replace(self.assessment, resident_bytes=resident, private_bytes=private)
 
     def start_second(self) -> None:
         """Start a second worker beside the first, and note what it takes.
@@ -112,6 +109,11 @@ class Contestant:
     def refuse(self, reason: str) -> None:
         """Take that it cannot be used, and end its workers."""
         self.assessment = replace(self.assessment, verdict=Verdict.REFUSED, reason=reason)
+        self.rest()
+
+    def give_up(self, reason: str) -> None:
+        """Take that there is no time for it, and end its workers."""
+        self.assessment = replace(self.assessment, verdict=Verdict.NOT_TRIED, reason=reason)
         self.rest()
 
     def assessed(self, reason: str, slower: float | None) -> Assessment:

@@ -44,6 +44,10 @@ class ExecutionFailed(PartitaError):
     code = "execution_failed"
 
 
+class TookTooLong(ExecutionFailed):
+    """A batch, or loading, was not over within its limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     """A batch that lies in X, ready to be executed any number of times."""
@@ -187,6 +191,10 @@ class SoloWorker:
                 raise LoadFailed(message.reason)
         raise LoadFailed("the worker did not say that it is ready")
 
+    def limit(self, execution_limit_s: float) -> None:
+        """Let batches take up to so long from now on."""
+        self._limit_s = execution_limit_s
+
     def send(self, batch: Placed, executions: tuple[int, ...] = ()) -> None:
         """Have a batch executed; `done` waits for it. Raises `ExecutionFailed` if the worker is gone."""
         self._batch_id += 1
@@ -259,7 +267,7 @@ class SoloWorker:
 
     def _receive(self, limit_s: float, what: str) -> WorkerToHead:
         if not self._poll.poll(limit_s * 1000):
-            raise ExecutionFailed(f"{what} took longer than the limit of {limit_s:g} s")
+            raise TookTooLong(f"{what} took longer than the limit of {limit_s:.3g} s")
         try:
             frame, fds = self._channel.receive()
         except ConnectionClosed as error:
