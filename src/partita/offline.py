@@ -4,7 +4,9 @@ import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from partita.core.errors import InvalidInput, InvalidRequest, QueueFull, RequestError
 from partita.core.segments import segment_count, segment_rows
 from partita.embedded import Answer, Server
+from partita.offline_output import Collected, Joined, Mapped
 from partita.sources import ModelSource
 
 Arrays = dict[str, NDArray[Any]]
@@ -35,10 +38,13 @@ def predict(
     cores: int | str | None = None,
     tune: str | None = None,
     segment: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
+    output: str | PathLike[str] | None = None,
 ) -> Answer:
     """Return the model's outputs by name for all items; first axis of every array: the items.
 
+    ``progress=True`` shows a bar on standard error. `output` names an .npy that a model's one output is
+    written to as it comes, so that neither side need fit in memory; the answer then is that file, mapped.
     A model with one input takes the array itself. A path names an .npy, which is mapped and not read as a
     whole, or an .npz. Raises `InvalidInput` if it cannot be read, or if the arrays differ in length or are
     empty, `InvalidRequest` if they do not fit the model, and whatever the model fails with, naming the
@@ -48,7 +54,20 @@ def predict(
         inputs = read_arrays(inputs)
     with Server([model], cores=cores, tune=tune) as server:
         (name,) = server.head.engine.services
-        return predict_with(server, name, inputs, segment=segment, progress=progress)
+        with _shown(progress) as told:
+            return predict_with(server, name, inputs, segment=segment, progress=told, output=output)
+
+
+@contextmanager
+def _shown(progress: Progress | bool | None) -> Iterator[Progress | None]:
+    """Yield what is called after every segment; for True it draws a bar."""
+    if progress is not True:
+        yield progress or None
+        return
+    from partita.cli.console import progress as bar
+
+    with bar("predicting", None) as advance:
+        yield lambda done, total: advance(done, total, f"{done} of {total} items")
 
 
 def read_arrays(file: str | PathLike[str]) -> Arrays | NDArray[Any]:
@@ -75,6 +94,7 @@ def predict_with(
     *,
     segment: int | None = None,
     progress: Progress | None = None,
+    output: str | PathLike[str] | None = None,
 ) -> Answer:
     """Return the outputs as `predict` does, from a running server."""
     signature = server.signature(model)
@@ -88,16 +108,23 @@ def predict_with(
     queue_items = server.head.engine.service(model).settings.rules.max_queue_items
     step = min(segment or server.segment(model) or SEGMENT, queue_items) if signature.batched else 1
     room = max(1, min(_MOST_SEGMENTS, queue_items // step))
-    pieces: list[Answer] = []
+    collected: Collected = Joined(np.concatenate if signature.batched else np.stack)
+    if output is not None:
+        collected = Mapped(Path(output), total, batched=signature.batched)
+    missing: set[str] = set()
     done = 0
-    for outputs in _in_order(server, model, _segments(arrays, total, step, batched=signature.batched), room):
-        pieces.append(outputs)
-        done = min(total, done + step)
-        if progress is not None:
-            progress(done, total)
-    join = np.concatenate if signature.batched else np.stack
-    whole = Answer((name, join([piece[name] for piece in pieces])) for name in pieces[0])
-    whole.missing = tuple(sorted({name for piece in pieces for name in piece.missing}))
+    try:
+        segments = _segments(arrays, total, step, batched=signature.batched)
+        for outputs in _in_order(server, model, segments, room):
+            collected.add(outputs)
+            missing.update(outputs.missing)
+            done = min(total, done + step)
+            if progress is not None:
+                progress(done, total)
+        whole = collected.finish()
+    finally:
+        collected.discard()
+    whole.missing = tuple(sorted(missing))
     return whole
 
 

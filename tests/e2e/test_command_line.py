@@ -14,9 +14,10 @@ import pytest
 
 from partita.cli.app import run
 from partita.core.errors import InvalidInput, InvalidRequest
-from partita.embedded import Server
+from partita.embedded import Answer, Server
 from partita.loadgen import Target
 from partita.offline import predict, predict_with
+from partita.offline_output import Mapped
 from partita.settings import ModelSettings, Settings
 from tests import models
 
@@ -72,6 +73,57 @@ def test_a_segment_is_never_larger_than_the_queue(server: Server) -> None:
 def test_inputs_that_do_not_fit(server: Server, inputs: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         predict_with(server, "linear", inputs)
+
+
+def test_an_output_file_is_written_in_place_and_mapped(server: Server, tmp_path: Path) -> None:
+    x = np.random.default_rng(5).standard_normal((301, 4)).astype(np.float32)
+    file = tmp_path / "y.npy"
+    file.write_text("of an earlier run")
+    there: list[list[str]] = []
+
+    def look(done: int, total: int) -> None:
+        there.append([path.name for path in tmp_path.iterdir()])
+
+    answer = predict_with(server, "linear", x, segment=16, output=file, progress=look)
+    assert isinstance(answer["y"], np.memmap)
+    np.testing.assert_array_equal(answer["y"], predict_with(server, "linear", x, segment=16)["y"])
+    np.testing.assert_array_equal(np.load(file), answer["y"])
+    assert all(len(names) == 2 for names in there), "it has no name of its own before it is whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["y.npy"]
+
+
+def test_a_run_that_fails_leaves_the_old_output_and_no_half_of_a_file(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "y.npy"
+    file.write_text("of an earlier run")
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        predict_with(server, "linear", np.ones((64, 4), np.float32), segment=16, output=file, progress=stop)
+    assert file.read_text() == "of an earlier run"
+    assert [path.name for path in tmp_path.iterdir()] == ["y.npy"]
+
+
+def test_an_npy_holds_one_shape(tmp_path: Path) -> None:
+    file = Mapped(tmp_path / "y.npy", 3, batched=True)
+    file.add(Answer({"y": np.ones((2, 3), np.float32)}))
+    with pytest.raises(InvalidInput, match=r"item 2 has an output of float32 \[4\], .* float32 \[3\]"):
+        file.add(Answer({"y": np.ones((1, 4), np.float32)}))
+    file.discard()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InvalidInput, match=r"outputs a, b; write to an \.npz"):
+        file.add(Answer({"a": np.ones(1), "b": np.ones(1)}))
+
+
+def test_progress_is_shown_on_standard_error(
+    linear: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("partita.cli.console._PLAIN_EVERY_S", 0.0)
+    predict(linear, np.ones((3, 4), np.float32), cores=1, tune="never", progress=True)
+    told = capsys.readouterr()
+    assert "predicting" in told.err
+    assert told.out == ""
 
 
 def test_predict_starts_its_own_server(linear: Path) -> None:

@@ -49,9 +49,11 @@ def command(
 
     INPUT is an .npy array with the items on its first axis, or an .npz with one such array for each input by
     name. OUTPUT is an .npy for a model with one output, and an .npz with one array for each output by name.
+    An .npy is mapped, on both sides, so that it may be larger than memory.
     """
     import time
 
+    from partita.core.tensors import DataType
     from partita.embedded import Server
     from partita.offline import predict_with, read_arrays
     from partita.settings import default_config, load_settings
@@ -60,7 +62,9 @@ def command(
     settings = load_settings(config or default_config())
     source = one_model(path, settings)
     with Server([source], cores=cores, tune=tune, settings=settings) as server:
-        _check_output(output, [spec.name for spec in server.signature(source.name).outputs])
+        specs = server.signature(source.name).outputs
+        _check_output(output, [spec.name for spec in specs])
+        is_mapped = output.suffix == ".npy" and specs[0].datatype is not DataType.BYTES
         started_s = time.perf_counter()
         with progress("predicting", None) as advance:
             outputs = predict_with(
@@ -69,9 +73,10 @@ def command(
                 arrays,
                 segment=segment,
                 progress=lambda done, total: advance(done, total, f"{done} of {total} items"),
+                output=output if is_mapped else None,
             )
         seconds = time.perf_counter() - started_s
-    written = _write(output, outputs)
+    written = output if is_mapped else _write(output, outputs)
     items = len(next(iter(outputs.values())))
     if outputs.missing:
         say(f"warning: some segments were answered without {', '.join(outputs.missing)}")
