@@ -13,12 +13,16 @@ from tests.engine_driver import (
     HANG,
     HOLD,
     RAISE,
+    add,
     all_errors,
     ask,
+    engine,
     executed,
     gate_reached,
     make_gate,
     only_instance,
+    plan,
+    python_model,
     run,
     served,
     tricky,
@@ -194,5 +198,41 @@ def sockets():
             asked = [ask(service, xy(1)), ask(service, xy(2, what=EXIT)), ask(service, xy(3))]
             assert await all_errors(asked) == [None, "worker_died", None]
             assert service.statistics.worker_deaths == 2
+
+    run(main)
+
+
+def test_a_model_that_fails_to_load_tries_again_with_what_others_leave(tmp_path: Path) -> None:
+    """It loads at the third try; by then its worker has as large a share of the CPU as any other."""
+    source = """
+    import os
+    FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+    class Reluctant:
+        inputs = {"x": {"shape": [-1, 2], "datatype": "FP32"}}
+        outputs = {"y": {"shape": [-1, 2], "datatype": "FP32"}}
+
+        def load(self, context):
+            share = open("/proc/self/autogroup").read().split()[-1]
+            tries = os.path.join(FOLDER, "tries")
+            with open(tries, "a") as log:
+                log.write(share + " ")
+            if len(open(tries).read().split()) < 3:
+                raise ValueError("not yet")
+
+        def infer(self, batch):
+            return {"y": batch["x"]}
+    """
+    if not Path("/proc/self/autogroup").exists():
+        pytest.skip("the system shares the CPU out by process alone")
+    launch = python_model(tmp_path, source, "Reluctant")
+
+    async def main() -> None:
+        async with engine() as made:
+            service = add(made, launch, plan(4))
+            await until(lambda: service.is_ready, limit_s=80.0)  # others may leave little
+            (pid,) = (instance.pid for instance in service.member.instances.values())
+            assert (tmp_path / "tries").read_text().split() == ["0", "10", "10"]
+            await until(lambda: Path(f"/proc/{pid}/autogroup").read_text().split()[-1] == "0")
 
     run(main)

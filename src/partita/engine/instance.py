@@ -20,6 +20,7 @@ from partita.system.shared_memory import SharedMemory
 from partita.wire.codec import MalformedMessage, decode_from_worker, encode
 from partita.wire.messages import BatchDone, BatchFailed, Execute, Message, Ready, Start, StartFailed, Stop
 
+SHARE_AGAIN_S = 0.2
 OUTPUT_SLOTS = 3
 """One batch executes, one waits in the channel, one is being answered."""
 
@@ -268,6 +269,7 @@ class Instance:
         self.outputs = SharedMemory.attach(fd, ready.output_arena_bytes, writable=False)
         self._cancel_timer()
         self.ready = ready
+        self._give_share(full=True)
         self.life.became_ready(self._clock.now_s())
         if self.is_ready:
             self._owner.instance_ready(self)
@@ -298,6 +300,14 @@ class Instance:
         self._timer = None
         if self.life.backoff_passed() is not None:
             self._launch()
+            self._give_share(full=not self.life.fails_to_start)
+
+    def _give_share(self, *, full: bool) -> None:
+        """One that failed to start before tries again with what others leave, until it is ready."""
+        if self._process is not None and self._process.is_stepped_back == full:
+            done = self._process.step_forward() if full else self._process.step_back()
+            if not done and full:  # the system allows so many changes a second
+                self._loop.call_later(SHARE_AGAIN_S, lambda: self._give_share(full=True))
 
     # --- ending -----------------------------------------------------------------------------------
 

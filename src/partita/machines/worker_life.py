@@ -109,6 +109,11 @@ class WorkerLife:
         self._quick_deaths = 0
         self._ready_since_s: float | None = None
 
+    @property
+    def fails_to_start(self) -> bool:
+        """Whether its last start, or more of them, never became ready."""
+        return self._failed_starts > 0
+
     def _move(self, event: Event) -> None:
         new = TRANSITIONS.get((self.state, event))
         if new is None:

@@ -22,9 +22,9 @@ from partita.planning.switching import (
     History,
     SwitchRules,
     Verdict,
+    change,
     is_within,
     judge,
-    same_instances,
 )
 
 LOG_ENTRIES = 256
@@ -172,7 +172,7 @@ class Controller:
         assert self._asked is not None
         asked, self._asked = self._asked, None
         self.estimator.compared(now_s)
-        action = _change(self.plan, asked.plan)
+        action = change(self.plan, asked.plan)
         verdict = Verdict(action, Reason.ASKED, asked.text)
         decision = self._decision(now_s, self._load.seen(self.plan), asked.plan.batch, verdict)
         return self._note(decision) if action is Action.STAY else self._enact(decision, asked.plan)
@@ -392,14 +392,3 @@ class Controller:
                 cost_s=measuring.cost_s,
             )
         )
-
-
-def _change(plan: Plan, asked: Plan) -> Action:
-    """Return what it takes to get from one plan to the other; cores count where the other one has them."""
-    if not same_instances(plan, asked):
-        return Action.SWITCH
-    cores = [instance.cores for instance in asked.instances]
-    if any(cores) and cores != [instance.cores for instance in plan.instances]:
-        return Action.SWITCH
-    before = [(i.batch, i.executions) for i in plan.instances]
-    return Action.STAY if before == [(i.batch, i.executions) for i in asked.instances] else Action.REBATCH

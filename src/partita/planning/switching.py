@@ -185,5 +185,16 @@ def same_instances(one: Plan, other: Plan) -> bool:
     return sorted(_kinds(one)) == sorted(_kinds(other))
 
 
+def change(plan: Plan, asked: Plan) -> Action:
+    """Return what it takes to get from one plan to the other; cores count where the other one has them."""
+    if not same_instances(plan, asked):
+        return Action.SWITCH
+    cores = [instance.cores for instance in asked.instances]
+    if any(cores) and cores != [instance.cores for instance in plan.instances]:
+        return Action.SWITCH
+    before = [(i.batch, i.executions) for i in plan.instances]
+    return Action.STAY if before == [(i.batch, i.executions) for i in asked.instances] else Action.REBATCH
+
+
 def _kinds(plan: Plan) -> list[tuple[str, str, str, int]]:
     return [(i.model, i.device, i.runtime, i.threads) for i in plan.instances]

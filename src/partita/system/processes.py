@@ -50,13 +50,25 @@ def worker_environment(threads: int, settings: ProcessSettings) -> dict[str, str
 class WorkerProcess:
     """A child process of ours. `pidfd` becomes readable when it has ended, in any way."""
 
-    __slots__ = ("_popen", "name", "pid", "pidfd")
+    __slots__ = ("_popen", "is_stepped_back", "name", "pid", "pidfd")
 
     def __init__(self, popen: "subprocess.Popen[bytes]", *, name: str) -> None:
         self._popen = popen
         self.name = name
         self.pid = popen.pid
         self.pidfd = os.pidfd_open(popen.pid)
+        self.is_stepped_back = False
+        """Whether its session has a small share of the CPU only."""
+
+    def step_back(self) -> bool:
+        """Let its session have only what others leave; False where the system knows no such thing."""
+        self.is_stepped_back = _share_of_session(self.pid, _LOWEST)
+        return self.is_stepped_back
+
+    def step_forward(self) -> bool:
+        """Take that back; returns whether that was done. Unlike niceness it needs no privileges."""
+        self.is_stepped_back = not _share_of_session(self.pid, 0)
+        return not self.is_stepped_back
 
     def terminate(self) -> None:
         """Ask it to finish the batch at hand and exit (SIGTERM)."""
@@ -98,6 +110,7 @@ class WorkerProcess:
         return self.reap()
 
 
+_LOWEST = 10
 _NICENESS = 5
 """Who wakes up beside such a process runs at once; with more it would starve beside other programs."""
 
@@ -111,7 +124,7 @@ class Bystander:
 
     def step_back(self) -> None:
         """Lower the share of its session, where the system has such: niceness counts within it only."""
-        _lower_session(self.pid)
+        _share_of_session(self.pid, _NICENESS)
 
     def pause(self) -> None:
         """Stop it where it is; nothing where it is gone."""
@@ -146,12 +159,16 @@ def step_back() -> None:
     Linux may share the CPU out by session before it looks at priorities; such a share is lowered too.
     """
     os.nice(_NICENESS)
-    _lower_session(os.getpid())
+    _share_of_session(os.getpid(), _NICENESS)
 
 
-def _lower_session(pid: int) -> None:
-    with contextlib.suppress(OSError):
-        pathlib.Path(f"/proc/{pid}/autogroup").write_text(str(_NICENESS))
+def _share_of_session(pid: int, niceness: int) -> bool:
+    """Have the session of a process weigh so much against others; False where the system has no such."""
+    try:
+        pathlib.Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
+    except OSError:
+        return False
+    return True
 
 
 def spawn_worker(
