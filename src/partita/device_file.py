@@ -1,5 +1,6 @@
 """Devices described by hand: a TOML file of ``[[device]]``, or the list that ``--devices`` takes."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +13,7 @@ from partita.reading import read_table, read_toml
 from partita.settings import Positive
 from partita.system.cpulists import parse_cpu_list
 from partita.system.devices import check_distinct, core_groups, cpu_device, cuda_device, parse_devices
+from partita.system.gpus import gpu_memory
 
 
 class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,17 +65,39 @@ def _device(given: DeviceSettings, where: str) -> Device:
         raise InvalidInput(f"{where}[device] {error}") from error
 
 
-def devices_for(spec: str | None, topology: Topology, cores: tuple[int, ...]) -> tuple[Device, ...]:
+def devices_for(
+    spec: str | None,
+    topology: Topology,
+    cores: tuple[int, ...],
+    *,
+    gpus: Callable[[], Mapping[int, int | None]] = gpu_memory,
+) -> tuple[Device, ...]:
     """Return the devices of ``--devices``: a list, the path of a TOML file, or by default these cores.
 
     The default is the sockets that `cores` lie on; those of a single socket are halved, so that there is
-    something to allocate. Raises `InvalidInput`.
+    something to allocate. GPUs of a list are looked for on this machine. Raises `InvalidInput`.
     """
     if spec is not None:
-        is_file = spec.endswith(".toml")
-        return read_devices(Path(spec)) if is_file else parse_devices(spec, topology.memory_bytes)
+        if spec.endswith(".toml"):
+            return read_devices(Path(spec))
+        return _found(parse_devices(spec, topology.memory_bytes), gpus)
     groups = topology.by_socket(cores)
     if len(groups) == 1 and len(cores) > 1:
         half = -(-len(cores) // 2)
         groups = (cores[:half], cores[half:])
     return core_groups(groups, topology.memory_bytes)
+
+
+def _found(devices: tuple[Device, ...], gpus: Callable[[], Mapping[int, int | None]]) -> tuple[Device, ...]:
+    """Return the devices, GPUs with their memory; raises `InvalidInput` for one that is not there."""
+    if not any(device.is_gpu for device in devices):
+        return devices
+    memory = gpus()
+    known = "no GPU" if not memory else ", ".join(f"cuda:{index}" for index in sorted(memory))
+    for device in devices:
+        if device.index is not None and device.index not in memory:
+            raise InvalidInput(f"{device.name}: there is no such GPU; this machine has {known}")
+    return tuple(
+        device if device.index is None else cuda_device(device.index, memory[device.index], device.name)
+        for device in devices
+    )
