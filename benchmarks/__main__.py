@@ -48,6 +48,7 @@ ENTRIES = (
     Entry(name="background"),
     Entry(name="spinning"),
     Entry(name="torchserve"),
+    Entry(name="fuzz"),
 )
 
 
