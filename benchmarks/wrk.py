@@ -25,6 +25,10 @@ class NoWrk(RuntimeError):
     """`wrk` is not installed."""
 
 
+class NothingAnswered(RuntimeError):
+    """No request failed, and none was answered within the run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """What a run of a few seconds came to."""
@@ -82,7 +86,7 @@ def ask(url: str, post: Post, *, timeout_s: float = 60.0) -> None:
 def run(url: str, post: Post, *, clients: int, seconds: float, timeout_s: int = 30) -> Load:
     """Have so many clients send the request again and again, for whole seconds.
 
-    Raises `RuntimeError` if a request failed, or none was answered in time.
+    Raises `RuntimeError` if a request failed, `NothingAnswered` if none was answered in time.
     """
     wrk = require()
     with tempfile.TemporaryDirectory() as folder:
@@ -109,7 +113,9 @@ def run(url: str, post: Post, *, clients: int, seconds: float, timeout_s: int = 
         done = subprocess.run([*argv, url + post.path], capture_output=True, text=True, check=True)
     line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
     found = json.loads(line.removeprefix("RESULT "))
-    if found["errors"] or not found["requests"]:
+    if not found["errors"] and not found["requests"]:
+        raise NothingAnswered(f"no request to {url}{post.path} was answered within {seconds:g} s")
+    if found["errors"]:
         raise RuntimeError(f"{found['errors']} of {found['requests']} requests to {url}{post.path} failed")
     return Load(
         requests_per_s=found["requests"] / found["duration_us"] * 1e6,
