@@ -75,6 +75,18 @@ class Sequences(torch.nn.Module):  # type: ignore[misc]
         return x.sum(dim=1), x * 2
 
 
+class Images(torch.nn.Module):  # type: ignore[misc]
+    """A normalised convolution: what freezing folds, and oneDNN takes over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.conv, self.norm = torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(self.conv(x))).mean((2, 3))
+
+
 X4 = {"x": {"shape": [-1, 4], "datatype": "FP32"}}
 TWO = {**X4, "index": {"shape": [-1], "datatype": "INT64"}}
 SEQUENCES = {"x": {"shape": [-1, -1, 4], "datatype": "FP32"}}
@@ -83,6 +95,7 @@ CASES: dict[str, tuple[type[torch.nn.Module], dict[str, Any]]] = {
     "two_inputs": (TwoInputs, TWO),
     "in_place": (InPlace, X4),
     "sequences": (Sequences, SEQUENCES),
+    "images": (Images, {"x": {"shape": [-1, 3, 12, 12], "datatype": "FP32"}}),
 }
 
 

@@ -36,6 +36,19 @@ class TestTorchScript(RuntimeConformance):
         return loaded("torch-script", self.path)
 
 
+@pytest.mark.parametrize("options", [{"optimize_for_inference": True}, {"channels_last": True}], ids=str)
+class TestTorchScriptOptions(RuntimeConformance):
+    @pytest.fixture(autouse=True)
+    def _model(self, options: dict[str, bool], folder: Path) -> None:
+        self.options = options
+        self.path = folder / "images.pt"
+        if not self.path.exists():
+            torch_models.script(self.path, "images")
+
+    def make(self, tmp_path: Path) -> Runtime:
+        return loaded("torch-script", self.path, **self.options)
+
+
 @pytest.mark.parametrize("name", NAMES)
 class TestTorchProgram(RuntimeConformance):
     @pytest.fixture(autouse=True)

@@ -1,0 +1,99 @@
+"""Files made once: by whom of several, and what is left of one who was killed at it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from partita.system.artefacts import artefact_key, kept
+
+MAKER = """
+import os, sys
+from pathlib import Path
+from partita.system.artefacts import kept
+
+def make(folder):
+    with open(sys.argv[2], "a") as made:
+        made.write("made\\n")
+    (folder / "half").write_text("half")
+    sys.stdout.write("making\\n"); sys.stdout.flush()
+    sys.stdin.readline()
+    (folder / "whole").write_text(str(os.getpid()))
+
+print("at", kept(Path(sys.argv[1]), "key", make), flush=True)
+"""
+
+
+def maker(folder: Path, log: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", MAKER, str(folder), str(log)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: "subprocess.Popen[str]") -> str:
+    out, _ = process.communicate("go on\n", timeout=30)
+    return out
+
+
+def test_it_is_made_once_and_found_then(tmp_path: Path) -> None:
+    made = []
+
+    def make(folder: Path) -> None:
+        made.append(folder)
+        (folder / "file").write_text("x")
+
+    first, again = kept(tmp_path / "a", "key", make), kept(tmp_path / "a", "key", make)
+    assert first == again == tmp_path / "a" / "key"
+    assert (first / "file").read_text() == "x"
+    assert len(made) == 1
+
+
+def test_what_fails_leaves_nothing_and_may_be_tried_again(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "half").write_text("x")
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        kept(tmp_path, "key", fail)
+    assert [path.name for path in tmp_path.iterdir()] == ["key.lock"]
+    assert list(kept(tmp_path, "key", lambda folder: None).iterdir()) == []
+
+
+def test_two_processes_at_once_make_it_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    first = maker(tmp_path / "a", log)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "making\n"
+    second = maker(tmp_path / "a", log)
+    assert "at " in finish(first)
+    assert finish(second).startswith("at ")
+    assert log.read_text() == "made\n"
+
+
+def test_one_that_was_killed_at_it_is_in_nobodys_way(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    killed = maker(tmp_path / "a", log)
+    assert killed.stdout is not None
+    assert killed.stdout.readline() == "making\n"
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate(timeout=30)
+    assert not (tmp_path / "a" / "key").exists(), "half of it is not there under its name"
+    assert "at " in finish(maker(tmp_path / "a", log))
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"key", "key.lock"}
+    assert {path.name for path in (tmp_path / "a" / "key").iterdir()} == {"half", "whole"}
+
+
+def test_the_key_is_that_of_content_and_facts(tmp_path: Path) -> None:
+    file = tmp_path / "model"
+    file.write_bytes(b"weights")
+    key = artefact_key([file], "onnx", 1)
+    assert key == artefact_key([file], "onnx", 1)
+    assert key != artefact_key([file], "onnx", 2)
+    file.write_bytes(b"weight5")
+    assert key != artefact_key([file], "onnx", 1)
