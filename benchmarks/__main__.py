@@ -46,6 +46,7 @@ ENTRIES = (
     Entry(name="chaos"),
     Entry(name="switches"),
     Entry(name="background"),
+    Entry(name="endurance"),
     Entry(name="spinning"),
     Entry(name="torchserve"),
     Entry(name="fuzz"),
