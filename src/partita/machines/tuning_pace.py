@@ -56,8 +56,9 @@ class PaceRules:
     first_pause_s: float = 4.0
     longest_pause_s: float = 60.0
     """Least length of the rest after too many slow answers; doubled when it happens again."""
-    burst: float = 2.0
-    """Most slow answers that can be saved up for."""
+    credit: float = 2.0
+    burst: float = 10.0
+    """Slow answers that are allowed from the start, and the most that can be saved up for."""
     slice_share: float = 0.5
     """An execution may hold the cores if it takes at most this share of what the percentile may grow by."""
     duty: float = 0.2
@@ -88,7 +89,7 @@ class TuningPace:
         self.slow = 0
         self.answers = 0
         """Answers since the start, and of those while measuring the slow ones."""
-        self._credit = rules.burst
+        self._credit = rules.credit
         self._batch = batch
         self._queue_limit = batch
         self._traffic_s = now_s - rules.idle_s
