@@ -105,7 +105,7 @@ def command(
 
     from partita.choosing import CHOICE_SHARE, Choosing, adopted
     from partita.choosing import chosen as choose
-    from partita.profiles import Measuring, measured
+    from partita.profiles import Measuring, cached, measured
     from partita.profiling.store import load, save
     from partita.settings import default_config, load_settings
     from partita.system.cpus import read_topology, select_cores
@@ -147,7 +147,7 @@ def command(
                 source, chosen, topology, replace(measuring, budget_s=left_s, listener=listener)
             )
     except KeyboardInterrupt:
-        _say_what_is_kept(watch, output)
+        _say_what_is_kept(cached(source, topology) or watch.profile, output)
         raise
     if watch.latest is not None and watch.latest.left_s <= 0:
         say(f"the budget of {budget_s:g} s is spent; --resume measures on")
@@ -186,17 +186,17 @@ def _adjusted(
     return replace(source, settings=settings, runtime=runtime if runtime and named else source.runtime)
 
 
-def _say_what_is_kept(watch: Watch, output: Path | None) -> None:
+def _say_what_is_kept(profile: "Profile | None", output: Path | None) -> None:
     from partita.profiling.store import save
 
-    if watch.profile is None:
+    if profile is None:
         say("nothing was measured yet")
         return
     where = ""
     if output is not None:
-        save(output, watch.profile)
+        save(output, profile)
         where = f", in {output}, too"
-    count = len(watch.profile.points)
+    count = len(profile.points)
     kept = f"{count} point{'s are' if count > 1 else ' is'} kept"
     say(f"{kept}{where}; the next `partita profile` of this model goes on from there")
 
