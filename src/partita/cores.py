@@ -67,7 +67,6 @@ class CoreWatch:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(self._look_s)
             assert self._aside is not None
             topology = self._ours(await self._loop.run_in_executor(self._aside, self._read))
             cores = cores_of(self._settings, topology, strict=False)
@@ -76,6 +75,7 @@ class CoreWatch:
                 self._cores = cores
                 self._topology = self._adaptation.topology = topology
                 await self._plan_anew()
+            await asyncio.sleep(self._look_s)
 
     def _ours(self, topology: Topology) -> Topology:
         """Return it without what we did to ourselves: a head on its own cores sees only those."""
