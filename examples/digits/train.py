@@ -8,31 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 from threadpoolctl import threadpool_limits
 
-from examples.digits import convnet, export
+from examples.digits import convnet, export, images
+from examples.digits.images import Array, Labels
 
 SEED = 20
 TEST_SHARE = 0.25
 FOLDER = Path(__file__).resolve().parents[2] / "src" / "partita" / "demo" / "models"
 
-Array = NDArray[np.float32]
-Labels = NDArray[np.int64]
-
 
 def main(folder: Path = FOLDER) -> None:
-    pixels, labels = load_digits(return_X_y=True)
-    x_train, x_test, y_train, y_test = train_test_split(
-        pixels.astype(np.float32), labels, test_size=TEST_SHARE, stratify=labels, random_state=SEED
-    )
+    x_train, x_test, y_train, y_test = images.split(TEST_SHARE, SEED)
     folder.mkdir(parents=True, exist_ok=True)
-    images = {"x": x_test.astype(np.uint8), "labels": y_test.astype(np.uint8)}
-    np.savez_compressed(folder / "digits_test.npz", **images)
+    images.save(folder, x_test, y_test)
     # One BLAS thread: the order of additions, and with it every weight, stays the same.
     with threadpool_limits(1):
         models = {

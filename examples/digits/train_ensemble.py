@@ -11,15 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 from sklearn.cluster import KMeans
-from sklearn.datasets import load_digits
-from sklearn.model_selection import StratifiedKFold, train_test_split
+from sklearn.model_selection import StratifiedKFold
 from sklearn.neural_network import MLPClassifier
 from threadpoolctl import threadpool_limits
 
-from examples.digits import convnet, export, views
+from examples.digits import convnet, export, images, views
+from examples.digits.images import Array, Labels
 
 SEED = 23
 TEST_SHARE = 0.75
@@ -34,33 +33,23 @@ RIDGE = 0.01
 SHARPNESS = 8.0
 """Makes the least squares' answers, about 0 and 1, as sure as the other members are."""
 
-Array = NDArray[np.float32]
-Labels = NDArray[np.int64]
-
 
 def main(folder: Path = FOLDER) -> None:
-    pixels, labels = load_digits(return_X_y=True)
-    x_train, x_test, y_train, y_test = train_test_split(
-        pixels.astype(np.float32), labels, test_size=TEST_SHARE, stratify=labels, random_state=SEED
-    )
+    x_train, x_test, y_train, y_test = images.split(TEST_SHARE, SEED)
     folder.mkdir(parents=True, exist_ok=True)
     # One BLAS thread: the order of additions, and with it every weight, stays the same.
     with threadpool_limits(1):
         made = dict(members(x_train, y_train))
     for name, model in made.items():
         onnx.save(model, folder / f"{name}.onnx")
-    images = {"x": x_test.astype(np.uint8), "labels": y_test.astype(np.uint8)}
-    np.savez_compressed(folder / "digits_test.npz", **images)
+    images.save(folder, x_test, y_test)
     for name, wrong in errors(made, x_test, y_test).items():
         print(f"{name:16} {wrong:3} of {len(y_test)} test images wrong, {1 - wrong / len(y_test):.2%} right")
 
 
 def validate() -> None:
-    """Print what cross-validation within the training half says: the only thing that design was judged by."""
-    pixels, labels = load_digits(return_X_y=True)
-    x, _, y, _ = train_test_split(
-        pixels.astype(np.float32), labels, test_size=TEST_SHARE, stratify=labels, random_state=SEED
-    )
+    """Print what cross-validation within the training images says of the members, and of all together."""
+    x, _, y, _ = images.split(TEST_SHARE, SEED)
     total: dict[str, int] = {}
     with threadpool_limits(1):
         for train, test in StratifiedKFold(FOLDS, shuffle=True, random_state=1).split(x, y):

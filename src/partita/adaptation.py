@@ -211,15 +211,16 @@ class Adaptation:
         try:
             choices = self._choices(service, deployment)
             await self._loop.run_in_executor(self._planner, choices.prepare)
-            assert service.plan is not None
             switcher = service.member.switcher
+            assert service.plan is not None
+            assert switcher is not None
             controller = Controller(
                 choices,
                 service.plan,
                 now_s=SystemClock().now_s(),
                 estimator=replace(self._estimator, max_batch=choices.max_batch),
                 switching=self._switching,
-                is_warm=lambda plan: switcher is not None and switcher.is_loaded(plan),
+                is_warm=switcher.is_loaded,
             )
             self._adapters[service] = Adapter(
                 service, controller, choices, self._loop, warm_bytes=self._warm_bytes_each
