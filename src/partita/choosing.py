@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from partita.core.choice import Assessment, Candidate, Choice, Verdict
-from partita.core.formats import FACTORY, PACKAGES, needs_factory, runtimes_for
+from partita.core.formats import ENTRY_POINT_GROUP, FACTORY, PACKAGES, needs_factory, runtimes_for
 from partita.core.profile import Profile
 from partita.core.topology import Topology
 from partita.engine.engine import WORKER_ARGV
@@ -32,8 +32,6 @@ CHOICE_SHARE = 0.6
 """Of a profile's budget, for choosing the runtime; the rest is for measuring the winner."""
 LEAST_BUDGET_S = 6.0
 """With less than this there is no time to try anything but the format's own runtime."""
-
-ENTRY_POINT_GROUP = "partita.runtimes"
 
 _OF_THE_MODEL = frozenset({FACTORY, "batched", "output_names", "unpickle_may_run_code"})
 """Options that say what the model is, whatever executes it; others are those of one runtime."""

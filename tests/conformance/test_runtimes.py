@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from partita.core.errors import InvalidInput, MissingExtra
+from partita.core.formats import ENTRY_POINT_GROUP
 from partita.testing.runtime_conformance import RuntimeConformance
 from partita.worker.runtimes import registry
 from partita.worker.runtimes.axes import batch_axis
@@ -75,7 +76,7 @@ class TestPythonRuntime(RuntimeConformance):
 
 
 def test_an_installed_package_may_offer_a_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("mine", "partita.worker.runtimes.python:load", registry.ENTRY_POINT_GROUP)
+    point = EntryPoint("mine", "partita.worker.runtimes.python:load", ENTRY_POINT_GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
     assert runtime_loader("mine").__module__ == "partita.worker.runtimes.python"
     with pytest.raises(InvalidInput, match="there are mine, onnxruntime, openvino, python"):

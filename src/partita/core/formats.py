@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
+ENTRY_POINT_GROUP = "partita.runtimes"
+"""Of runtimes that other packages offer."""
 FACTORY = "factory"
 """Option that names the function which builds a network for a file of weights, ``FILE.py:function``."""
 

@@ -4,10 +4,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 
 from partita.core.errors import InvalidInput, MissingExtra
-from partita.core.formats import extra_of
+from partita.core.formats import ENTRY_POINT_GROUP, extra_of
 from partita.worker.runtimes.interface import Loader
-
-ENTRY_POINT_GROUP = "partita.runtimes"
 
 _OWN = {
     "onnxruntime": "partita.worker.runtimes.onnxruntime",
