@@ -25,8 +25,9 @@ MODEL = "resnet50"
 ITEM = (3, 224, 224)
 SHARE = 0.95
 SLOWER = 1.05
-CLIENTS = {8: 8, 32: 4}
-"""Requests of each client, by the number of clients: a few seconds of work."""
+CLIENTS = {8: 16, 32: 4}
+"""Requests of each client, by the number of clients: so much work that its last batch, beside which a core is
+idle, hardly counts."""
 ALONE = 30
 STANDS_S = 15.0
 """A server loads the workers of other likely plans when it has started; the loop must not run beside it."""

@@ -1,6 +1,7 @@
 """A model with a profile for the tests of adaptation, and a load as a list of depths."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache
 
 from partita.core.plan import Plan
@@ -52,11 +53,20 @@ def controller(
 class Drive:
     """Shows a controller a depth for each sample, and carries out switches after `takes_s`."""
 
-    def __init__(self, controller: Controller, *, takes_s: float = 0.0, fails: bool = False) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        *,
+        takes_s: float = 0.0,
+        fails: bool = False,
+        pace: Callable[[Plan], float] | None = None,
+    ) -> None:
         self.controller = controller
         self.now_s = 0.0
         self.takes_s = takes_s
         self.fails = fails
+        self.pace = pace
+        """Measured by profiled time of a plan's executions; None where none are shown."""
         self.decisions: list[Decision] = []
         self._done_s: float | None = None
 
@@ -64,13 +74,20 @@ class Drive:
         for depth in depths:
             self.now_s += self.controller.sample_s
             self._finish_switch()
-            self.controller.observe(Sample(now_s=self.now_s, depth=depth, arrived=arrived))
+            self.controller.observe(self._sample(depth, arrived))
             decision = self.controller.decide(self.now_s)
             if decision is not None:
                 self.decisions.append(decision)
                 if decision.action is Action.SWITCH:
                     self._done_s = self.now_s + self.takes_s
         return self
+
+    def _sample(self, depth: float, arrived: int) -> Sample:
+        sample = Sample(now_s=self.now_s, depth=depth, arrived=arrived)
+        if self.pace is None:
+            return sample
+        took_s = 0.4 * self.pace(self.controller.plan)
+        return replace(sample, executed=4, executed_s=took_s, profiled_s=0.4)
 
     def _finish_switch(self) -> None:
         if self._done_s is not None and self.now_s >= self._done_s:

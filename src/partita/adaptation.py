@@ -57,6 +57,8 @@ class Adapter:
         self._now_s = SystemClock().now_s
         self._meter = service.member.meter = DepthMeter()
         self._before = self._counters()
+        self._sizes: dict[int, tuple[int, int]] = {}
+        self._executed()
         self._switch: Switch | None = None
         self._timer = loop.call_later(controller.sample_s, self._sample)
 
@@ -80,6 +82,19 @@ class Adapter:
             "latency_s": counts.latencies.sum_s,
         }
 
+    def _executed(self) -> dict[str, Any]:
+        """Return what was executed since the last call, and how long that takes by the profile."""
+        executed, took_ns, profiled_ms = 0, 0, 0.0
+        for size, count in self._service.statistics.by_batch.items():
+            now = count.executions, count.infer_ns + count.overhead_ns
+            before = self._sizes.get(size, (0, 0))
+            self._sizes[size] = now
+            if now[0] > before[0]:
+                executed += now[0] - before[0]
+                took_ns += now[1] - before[1]
+                profiled_ms += (now[0] - before[0]) * self._choices.execution_ms(self.controller.plan, size)
+        return {"executed": executed, "executed_s": took_ns / 1e9, "profiled_s": profiled_ms / 1e3}
+
     def _sample(self) -> None:
         self._timer = self._loop.call_later(self.controller.sample_s, self._sample)
         now_s, after = self._now_s(), self._counters()
@@ -99,6 +114,7 @@ class Adapter:
                 queued_s=since["queued_s"],
                 answered=int(since["answered"]),
                 latency_s=since["latency_s"],
+                **self._executed(),
             )
         )
         if self._switch is None and not self._follows_others():
@@ -119,7 +135,7 @@ class Adapter:
         return True
 
     def _keep_warm(self) -> None:
-        """Keep loaded: this plan once it is left, the one before, and those for 2 B, B/2 and 1 items."""
+        """Keep loaded: this plan once it is left, the one before, for 2 B, B/2 and 1, and a thinner one."""
         plan, switcher = self.controller.plan, self._service.member.switcher
         if plan is self._warm_for or switcher is None:
             return
@@ -127,6 +143,8 @@ class Adapter:
         most = self._choices.max_batch
         likely = [plan, *([] if before is None else [before])]
         likely += [self._choices.best(b) for b in (2 * plan.batch, plan.batch // 2, 1) if 1 <= b <= most]
+        thinner = self._choices.thinner(plan, 2 * plan.batch)
+        likely += [] if thinner is None else [thinner]
         switcher.keep_warm(likely, self._warm_bytes())
 
     def _carry_out(self, decision: Decision, target: Plan) -> None:

@@ -31,8 +31,19 @@ class Choices(Protocol):
         """Return the same instances with the best shares of this many items; None where there are none."""
         ...
 
+    def thinner(self, plan: Plan, batch: int) -> Plan | None:
+        """Return two instances of half the threads for each of the plan's, with the best shares of `batch`.
+
+        None where no instance has more than one thread, or nothing is known of half of them.
+        """
+        ...
+
     def latency_ms(self, plan: Plan, batch: int) -> float:
         """Return how long the plan as it is takes for this many items that are there at once."""
+        ...
+
+    def execution_ms(self, plan: Plan, items: int) -> float:
+        """Return how long one of the plan's instances takes for a batch of its own; infinite if unknown."""
         ...
 
     def items_per_s(self, plan: Plan) -> float:
@@ -65,6 +76,7 @@ class ProfiledChoices:
         self._together = together
         self._best: dict[int, Plan] = {}
         self._spreads: dict[tuple[tuple[int, ...], int], Plan | None] = {}
+        self._thinner: dict[tuple[tuple[int, ...], int], Plan | None] = {}
         self._latency: dict[tuple[tuple[tuple[int, int], ...], int], float] = {}
 
     @property
@@ -89,12 +101,29 @@ class ProfiledChoices:
 
     def rebatched(self, plan: Plan, batch: int) -> Plan | None:
         """Return the same instances, each with its share of the batch and at least 1 item."""
-        threads = tuple(i.threads for i in plan.instances)
+        found = self._spread(tuple(i.threads for i in plan.instances), batch)
+        return None if found is None else _placed_like(plan, found)
+
+    def _spread(self, threads: tuple[int, ...], batch: int) -> Plan | None:
         key = (threads, max(batch, len(threads)))
         if key not in self._spreads:
             self._spreads[key] = self._optimizer.spread(threads, self._cores, key[1])
-        found = self._spreads[key]
-        return None if found is None else _placed_like(plan, found)
+        return self._spreads[key]
+
+    def thinner(self, plan: Plan, batch: int) -> Plan | None:
+        """Return two instances of half the threads for each of the plan's that has more than one."""
+        threads = tuple(
+            half
+            for i in plan.instances
+            for half in ((i.threads // 2, i.threads - i.threads // 2) if i.threads > 1 else (1,))
+        )
+        if len(threads) == len(plan.instances):
+            return None
+        key = (threads, max(batch, len(threads)))
+        if key not in self._thinner:
+            found = self._spread(threads, batch)
+            self._thinner[key] = self._place(found) if found is not None and self._place else found
+        return self._thinner[key]
 
     def latency_ms(self, plan: Plan, batch: int) -> float:
         """Return the time until the last of `batch` items that are there at once is answered."""
@@ -104,6 +133,10 @@ class ProfiledChoices:
             find = self._rounds_ms if self._together else self._makespan_ms
             self._latency[key] = find(kinds, batch)
         return self._latency[key]
+
+    def execution_ms(self, plan: Plan, items: int) -> float:
+        """Return how long one instance takes for a batch of its own, on average over the instances."""
+        return sum(self._alone_ms(i.threads, items) for i in plan.instances) / len(plan.instances)
 
     def _rounds_ms(self, kinds: Sequence[tuple[int, int]], batch: int) -> float:
         """All instances take their shares of B items, and then of the next B."""

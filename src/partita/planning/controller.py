@@ -14,9 +14,11 @@ from partita.core.errors import NoFeasiblePlan
 from partita.core.plan import Plan
 from partita.planning.carrying import is_strained, wanted_batch, widest_needed
 from partita.planning.choices import Choices
-from partita.planning.decisions import Action, Decision, Entry, Failed, Gained, Option, Reason, Seen
+from partita.planning.decisions import Action, Decision, Entry, Failed, Option, Reason, Seen
 from partita.planning.estimator import BatchSizeEstimator, EstimatorRules
+from partita.planning.gained import GainMeter
 from partita.planning.load import RecentLoad, Sample
+from partita.planning.pace import Pace
 from partita.planning.switching import (
     REBATCH_INTERVALS,
     History,
@@ -36,18 +38,6 @@ DEEP = 4
 class _Asked:
     plan: Plan
     text: str
-
-
-@dataclass(slots=True)
-class _Measuring:
-    """A switch that is done, whose gain is being measured."""
-
-    decision: Decision
-    cost_s: float
-    from_s: float
-    until_s: float
-    answered: int = 0
-    latency_s: float = 0.0
 
 
 class Controller:
@@ -77,11 +67,14 @@ class Controller:
         self.switches = self.rebatches = self.failures = 0
         self._choices = choices
         self._is_warm = is_warm
+        self._left: Plan | None = None
+        """The plan before today's."""
+        self._pace = Pace(self.estimator_rules.samples)
         self._load = RecentLoad(self.estimator_rules, self.estimator, now_s=now_s)
         self._switching: Decision | None = None
         self._asked: _Asked | None = None
         self._looks_again = False
-        self._measuring: _Measuring | None = None
+        self._measuring: GainMeter | None = None
         self._next_number = 1
 
     @property
@@ -104,7 +97,14 @@ class Controller:
         if sample.arrived or sample.depth > 0.0:
             self.estimator.observe(sample.depth)
         self._load.add(sample)
-        self._measure(sample)
+        if self._switching is None:
+            self._pace.observe(self.plan, sample)
+        if self._measuring is None:
+            return
+        gained = self._measuring.observe(sample, self.plan, self.estimator.depth or 0.0)
+        if gained is not None:
+            self._measuring = None
+            self.log.append(gained)
 
     def ask(self, plan: Plan, text: str, choices: Choices | None = None) -> None:
         """Change to this plan whatever it gains, as when the cores changed; with `choices`, plan by them now.
@@ -128,10 +128,12 @@ class Controller:
         if decision.cost_s > 0.0:  # one that was warm says nothing of what a load costs
             known = cost_s if known is None else (known + cost_s) / 2.0
         self.history = replace(self.history, failures=0, cost_s=known)
+        self._pace.switched(self.plan)
+        self._left = self.plan if self.plan.cores == decision.target.cores else None
         self.plan = decision.target
         interval_s = self.estimator_rules.interval_s
         self._looks_again = True  # what is wanted now may not be what was wanted when it began
-        self._measuring = _Measuring(decision, cost_s, now_s + interval_s, now_s + 2 * interval_s)
+        self._measuring = GainMeter(decision, cost_s, now_s=now_s, interval_s=interval_s)
 
     def switch_failed(self, now_s: float, reason: str) -> None:
         """The switch failed and the old plan serves on. It is tried again after a pause, if still wanted."""
@@ -178,7 +180,7 @@ class Controller:
         return self._note(decision) if action is Action.STAY else self._enact(decision, asked.plan)
 
     def _compare(self, now_s: float) -> Decision | None:
-        seen = self._load.seen(self.plan)
+        seen = replace(self._load.seen(self.plan), pace=self._pace.now)
         is_silent = seen.rate == 0.0 and self._load.newest_depth < 1.0
         if not is_silent and self._load.has_patience and not self._is_settled(seen):
             return None  # looked at again with the next sample
@@ -222,7 +224,7 @@ class Controller:
         stay = self._option(Action.STAY, self.plan, batch)
         same = choices.rebatched(self.plan, batch)
         rebatch = None if same is None else self._option(Action.REBATCH, same, batch)
-        switch = self._option(Action.SWITCH, choices.best(batch), batch)
+        switch = self._fastest(batch)
         verdict = judge(
             self.switch_rules,
             self.history,
@@ -234,6 +236,11 @@ class Controller:
             rebatch=rebatch,
             switch=switch,
         )
+        if verdict.action is Action.SWITCH and switch.plan is not choices.best(batch):
+            text = (
+                f"executions take {(seen.pace or 1.0) - 1.0:.0%} longer than in the profile; {verdict.text}"
+            )
+            verdict = replace(verdict, reason=Reason.PACE, text=text)
         considered = tuple(option for option in (stay, rebatch, switch) if option is not None)
         if verdict.action is Action.SWITCH and rebatch is not None:
             verdict = self._while_it_loads(verdict, stay, rebatch)
@@ -308,13 +315,34 @@ class Controller:
         verdict = Verdict(Action.REBATCH, Reason.LOAD, text, options[1], gain)
         return self._enact(self._decision(now_s, seen, wider.batch, verdict, options), wider)
 
-    def _option(self, action: Action, plan: Plan, batch: int) -> Option:
+    def _fastest(self, batch: int) -> Option:
+        """Return the best plan of other instances, with what is known of their pace.
+
+        Where executions take longer than the profile says, thinner instances may keep to it: those that are
+        loaded already are worth finding out, and so is going back where they do not.
+        """
+        pace, today, choices = self._pace, self.plan, self._choices
+        options = [self._option(Action.SWITCH, choices.best(batch), batch)]
+        thinner = choices.thinner(today, batch)
+        if thinner is not None and self._is_warm(thinner):
+            known = pace.relative(thinner, today)
+            relative = pace.hoped(today) if known is None else known
+            options.append(self._option(Action.SWITCH, thinner, batch, relative=relative))
+        left = None if self._left is None else choices.rebatched(self._left, batch)
+        if left is not None and pace.relative(left, today) is not None:
+            options.append(self._option(Action.SWITCH, left, batch))
+        return min(options, key=lambda option: option.latency_ms)
+
+    def _option(self, action: Action, plan: Plan, batch: int, *, relative: float | None = None) -> Option:
         choices = self._choices
+        if relative is None:
+            relative = self._pace.relative(plan, self.plan) or 1.0
+        pace = (self._pace.now or 1.0) * relative
         return Option(
             action=action,
             plan=plan,
-            latency_ms=choices.latency_ms(plan, batch),
-            items_per_s=choices.items_per_s(plan),
+            latency_ms=pace * choices.latency_ms(plan, batch),
+            items_per_s=choices.items_per_s(plan) / pace,
             warm=action is Action.SWITCH and self._is_warm(plan),
         )
 
@@ -364,31 +392,4 @@ class Controller:
             considered=considered,
             expected_gain=verdict.gain,
             cost_s=cost_s if verdict.action is Action.SWITCH else 0.0,
-        )
-
-    def _measure(self, sample: Sample) -> None:
-        measuring = self._measuring
-        if measuring is None or sample.now_s <= measuring.from_s:
-            return
-        measuring.answered += sample.answered
-        measuring.latency_s += sample.latency_s
-        if sample.now_s < measuring.until_s:
-            return
-        self._measuring = None
-        decision = measuring.decision
-        before_s = decision.seen.latency_s
-        after_s = measuring.latency_s / measuring.answered if measuring.answered else None
-        self.log.append(
-            Gained(
-                number=decision.number,
-                now_s=sample.now_s,
-                plan=self.plan,
-                expected_gain=decision.expected_gain,
-                gain=before_s / after_s - 1.0 if before_s and after_s else None,
-                latency_before_s=before_s,
-                latency_after_s=after_s,
-                depth_before=decision.seen.depth,
-                depth_after=self.estimator.depth or 0.0,
-                cost_s=measuring.cost_s,
-            )
         )

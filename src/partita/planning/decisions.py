@@ -40,6 +40,8 @@ class Reason(StrEnum):
     """Today's instances cannot carry the load, or only with batches larger than it takes."""
     TIMEOUTS = "timeouts"
     """Batches fill only when their timeout passes."""
+    PACE = "pace"
+    """Executions take longer than in the profile, and thinner instances wait less for each other."""
     TRIAL = "trial"
     """To see whether the depth comes from the size of the batches themselves."""
     ASKED = "asked"
@@ -65,16 +67,18 @@ class Seen:
     latency_s: float | None = None
     """Means over the interval; None where nothing was dispatched or answered."""
     settled: bool = True
+    pace: float | None = None
+    """Measured ÷ profiled time of what was executed; None where that was too little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A plan that was considered, with what the profile says of it for the batch in question."""
+    """A plan that was considered, with what the profile and its pace say of it for the batch in question."""
 
     action: Action
     plan: Plan
     latency_ms: float
-    """For `Decision.batch` items at once."""
+    """For `Decision.batch` items at once, at the pace of today."""
     items_per_s: float
     """Capacity, each instance at its own pace with full batches."""
     warm: bool = False
@@ -130,6 +134,7 @@ class Decision:
                 "queue_delay_ms": _ms(seen.queue_delay_s),
                 "latency_ms": _ms(seen.latency_s),
                 "settled": seen.settled,
+                "pace": None if seen.pace is None else round(seen.pace, 3),
             },
             "considered": [
                 {

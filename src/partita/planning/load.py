@@ -42,6 +42,10 @@ class Sample:
     answered: int = 0
     latency_s: float = 0.0
     """Requests that were answered, and the sum of their latencies."""
+    executed: int = 0
+    executed_s: float = 0.0
+    profiled_s: float = 0.0
+    """Batches that were executed, how long that took in all, and how long it takes by the profile."""
 
 
 class DepthMeter:

@@ -14,6 +14,8 @@ from partita.core.errors import InvalidInput
 from partita.core.plan import Plan
 from partita.planning.decisions import Action, Option, Reason
 
+Kinds = tuple[tuple[str, str, str, int], ...]
+
 REBATCH_INTERVALS = 2
 """Batch sizes are not halved sooner than this after a rebatch: a depth about a power of two is on both sides
 of it in turns."""
@@ -182,7 +184,7 @@ def is_within(last_s: float | None, *, least_s: float, now_s: float) -> bool:
 
 def same_instances(one: Plan, other: Plan) -> bool:
     """Whether two plans differ in batch sizes alone."""
-    return sorted(_kinds(one)) == sorted(_kinds(other))
+    return kinds(one) == kinds(other)
 
 
 def change(plan: Plan, asked: Plan) -> Action:
@@ -196,5 +198,6 @@ def change(plan: Plan, asked: Plan) -> Action:
     return Action.STAY if before == [(i.batch, i.executions) for i in asked.instances] else Action.REBATCH
 
 
-def _kinds(plan: Plan) -> list[tuple[str, str, str, int]]:
-    return [(i.model, i.device, i.runtime, i.threads) for i in plan.instances]
+def kinds(plan: Plan) -> Kinds:
+    """Return what the plan's instances are, whatever they take at once: the same for the same workers."""
+    return tuple(sorted((i.model, i.device, i.runtime, i.threads) for i in plan.instances))

@@ -1,0 +1,142 @@
+"""The pace of executions beside the profile's: what it tells of today's instances, and of others."""
+
+from functools import cache
+
+import pytest
+
+from partita.core.plan import Plan
+from partita.core.profile import Profile, ProfilePoint
+from partita.planning.choices import ProfiledChoices
+from partita.planning.controller import Controller
+from partita.planning.decisions import Action, Decision, Reason
+from partita.planning.estimator import EstimatorRules
+from partita.planning.load import Sample
+from partita.planning.optimizer import Optimizer
+from partita.planning.pace import MIN_EXECUTIONS, REMEMBERED_S, UNSETTLED, Pace
+from tests.adaptation import Drive
+
+CORES = 4
+
+
+@cache
+def choices() -> ProfiledChoices:
+    """A model that scales as it should: by the profile wide and thin instances are equal for 8 items."""
+    profile = Profile(
+        ProfilePoint(threads=t, batch=b, mean_ms=0.1 * t + 40.0 * b / t)
+        for t in (1, 2, 4)
+        for b in (1, 2, 4, 8, 16, 32)
+    )
+    return ProfiledChoices(Optimizer(profile), cores=CORES, max_batch=32)
+
+
+def wide() -> Plan:
+    plan = choices().best(1)
+    assert [i.threads for i in plan.instances] == [4]
+    return plan
+
+
+def thin() -> Plan:
+    found = choices().thinner(wide(), 8)
+    assert found is not None
+    assert [i.threads for i in found.instances] == [2, 2]
+    return found
+
+
+def ran(now_s: float, pace: float, executions: int = 10) -> Sample:
+    return Sample(now_s=now_s, depth=8.0, arrived=8, executed=executions, executed_s=pace, profiled_s=1.0)
+
+
+def fed(pace: Pace, plan: Plan, value: float, *, now_s: float = 0.0) -> Pace:
+    for _ in range(3 + UNSETTLED):
+        pace.observe(plan, ran(now_s, value))
+    return pace
+
+
+def test_it_is_the_measured_time_by_the_profiled_one() -> None:
+    assert Pace(3).now is None
+    pace = Pace(3)
+    pace.observe(wide(), ran(1.0, 1.5, executions=MIN_EXECUTIONS - 1))
+    assert pace.now is None, "too little to say"
+    assert fed(pace, wide(), 1.1).now == pytest.approx(1.1), "the newest samples alone"
+
+
+def test_of_what_the_profile_does_not_know_nothing_is_said() -> None:
+    pace = Pace(3)
+    for _ in range(3):
+        pace.observe(wide(), Sample(now_s=1.0, depth=1.0, arrived=1, executed=9, profiled_s=float("inf")))
+    assert pace.now is None
+
+
+def test_two_plans_are_compared_across_a_switch_and_drift_after_it_changes_nothing() -> None:
+    pace = fed(Pace(3), wide(), 1.2)
+    assert pace.relative(thin(), wide()) is None
+    pace.switched(wide())
+    fed(pace, thin(), 0.9, now_s=10.0)
+    assert pace.relative(wide(), thin()) == pytest.approx(1.2 / 0.9)
+    fed(pace, thin(), 2.7, now_s=100.0)
+    assert pace.relative(wide(), thin()) == pytest.approx(1.2 / 0.9)
+    assert pace.relative(thin(), thin()) == 1.0
+    pace.observe(thin(), ran(11.0 + REMEMBERED_S, 0.9))
+    assert pace.relative(wide(), thin()) is None, "forgotten"
+
+
+def test_what_the_instances_before_a_switch_still_finish_does_not_count_for_the_new_ones() -> None:
+    pace = fed(Pace(3), wide(), 1.2)
+    pace.switched(wide())
+    pace.observe(thin(), ran(1.0, 9.0))
+    assert pace.now is None
+    assert fed(pace, thin(), 1.0).now == pytest.approx(1.0)
+
+
+def test_a_switch_under_no_load_compares_nothing() -> None:
+    pace = Pace(3)
+    pace.switched(wide())
+    fed(pace, thin(), 1.3)
+    assert pace.relative(wide(), thin()) is None
+
+
+def controller(*, warm: bool = True) -> Controller:
+    return Controller(
+        choices(),
+        wide(),
+        now_s=0.0,
+        estimator=EstimatorRules(max_batch=32),
+        is_warm=lambda _: warm,
+    )
+
+
+def threads(plan: Plan | None) -> list[int]:
+    return [] if plan is None else [i.threads for i in plan.instances]
+
+
+def test_wide_instances_that_lag_are_left_for_thinner_ones_that_sleep() -> None:
+    drive = Drive(controller(), pace=lambda plan: 1.12 if threads(plan) == [4] else 1.0).intervals(40, 8.0)
+    (switch,) = drive.switches
+    assert switch.reason is Reason.PACE
+    assert "12% longer than in the profile" in switch.text
+    assert threads(switch.target) == [2, 2]
+    assert switch.document()["seen"]["pace"] == 1.12
+
+
+def test_a_machine_that_is_slow_for_all_of_them_is_found_out_once() -> None:
+    drive = Drive(controller(), pace=lambda _: 1.3).intervals(100, 8.0)
+    assert [threads(d.target) for d in drive.switches] == [[2, 2]], "no better, but no worse: it stays"
+
+
+def test_thinner_ones_that_lag_more_are_left_again_and_not_tried_twice() -> None:
+    drive = Drive(controller(), pace=lambda plan: 1.1 if threads(plan) == [4] else 1.4).intervals(100, 8.0)
+    assert [threads(d.target) for d in drive.switches] == [[2, 2], [4]]
+    there, back = drive.switches
+    assert back.now_s - there.now_s >= drive.controller.switch_rules.dwell_intervals * 5.0
+
+
+def test_what_is_not_loaded_is_not_tried() -> None:
+    drive = Drive(controller(warm=False), pace=lambda _: 1.4).intervals(20, 8.0)
+    assert not drive.switches
+
+
+def test_executions_as_the_profile_says_change_nothing() -> None:
+    drive = Drive(controller(), pace=lambda _: 1.0).intervals(20, 8.0)
+    assert not drive.switches
+    decisions = [e for e in drive.controller.log if isinstance(e, Decision)]
+    assert Action.SWITCH not in {d.action for d in decisions}
