@@ -126,7 +126,7 @@ def equal(hidden: int, *, pairs: int, seconds: float) -> Figure:
         source = ensemble(Path(folder), [path] * MEMBERS)
         plain = plain_loop(path, (64,))
         everywhere = AllocationMatrix(((SEGMENT,) * MEMBERS,) * 2)
-        with EnsembleBench(source, two_devices(), [[1] * MEMBERS] * 2, measure_s=seconds) as bench:
+        with EnsembleBench(source, two_devices(), measure_s=seconds) as bench:
             found = alternate(lambda: plain(seconds), lambda: bench(everywhere), pairs, unit="items/s")
     small = hidden < 1000
     return Figure(
@@ -277,7 +277,7 @@ def greedy(*, budget_s: float, rounds: int, seconds: float) -> list[Figure]:
         found = allocate(source, two_devices(), AllocateSettings(budget_s=budget_s, measure_s=seconds / 2))
         winner, others = found.allocation.matrix, {"its start": found.start, **statics(4)}
         rates: dict[AllocationMatrix, list[float]] = {m: [] for m in (winner, *others.values())}
-        with EnsembleBench(source, two_devices(), [[1] * 4] * 2, measure_s=seconds) as bench:
+        with EnsembleBench(source, two_devices(), measure_s=seconds) as bench:
             for _ in range(rounds):
                 for matrix, taken in rates.items():
                     taken.append(bench(matrix))

@@ -11,8 +11,10 @@ from partita.allocation_file import Allocation
 from partita.core.allocation import AllocationMatrix
 from partita.core.devices import Device
 from partita.core.errors import InvalidInput
+from partita.core.footprint import Footprint
 from partita.ensemble_bench import EnsembleBench
-from partita.ensemble_deploy import estimated_bytes
+from partita.ensemble_file import MemberSource
+from partita.footprints import estimated, measured
 from partita.planning.allocation_rate import rate_predictor
 from partita.planning.allocation_search import Assessment, SearchLimits, SearchResult, search
 from partita.planning.bin_packing import worst_fit_decreasing
@@ -43,14 +45,22 @@ class Allocated:
     allocation: Allocation
     start: AllocationMatrix
     batch_sizes: tuple[int, ...]
-    memory_bytes: Sequence[Sequence[int]]
+    memory: Sequence[Sequence[Footprint]]
     """[device][model], of one worker."""
-    memory_is_measured: bool
     start_items_per_s: float | None = None
     items_per_s: float | None = None
     spread: float | None = None
     """(largest − smallest) ÷ median of the repeated measurements, the larger of start's and winner's."""
     result: SearchResult | None = None
+
+    @property
+    def memory_is_measured(self) -> bool:
+        """Whether no worker's memory is a guess."""
+        return all(one.is_measured for row in self.memory for one in row)
+
+    def memory_bytes(self, batch: int) -> list[list[int]]:
+        """Return what each worker holds with batches of this size, [device][model]."""
+        return _bytes(self.memory, batch)
 
     def as_json(self) -> dict[str, Any]:
         """Return the document that ``partita allocate`` prints and keeps."""
@@ -71,7 +81,8 @@ class Allocated:
             ),
             "neighbours": count_neighbours(matrix, self.batch_sizes),
             "visited_rate": None if result is None else result.visited_rate,
-            "memory_bytes": [list(row) for row in self.memory_bytes],
+            "memory_bytes": self.memory_bytes(self.batch_sizes[0]),
+            "memory_bytes_largest": self.memory_bytes(self.batch_sizes[-1]),
             "memory_is_measured": self.memory_is_measured,
             "log": [] if result is None else [one.as_json() for one in result.log],
         }
@@ -82,15 +93,14 @@ def allocate_described(source: ModelSource, devices: Sequence[Device]) -> Alloca
 
     Raises `NoFeasiblePlan` if the members do not fit.
     """
-    models, sizes, batch_sizes = _described(source)
-    memory = [sizes] * len(devices)
-    start = worst_fit_decreasing(devices, models, memory, batch_sizes[0])
+    models, batch_sizes = _described(source)
+    memory = _everywhere_alike([estimated(m.source) for m in _members(source)], devices)
+    start = worst_fit_decreasing(devices, models, _bytes(memory, batch_sizes[0]), batch_sizes[0])
     return Allocated(
         allocation=Allocation(devices=tuple(devices), models=models, matrix=start),
         start=start,
         batch_sizes=batch_sizes,
-        memory_bytes=memory,
-        memory_is_measured=False,
+        memory=memory,
     )
 
 
@@ -110,12 +120,12 @@ def allocate(
     """
     given = settings or AllocateSettings()
     started_s = time.monotonic()
-    models, sizes, batch_sizes = _described(source)
-    guessed = [sizes] * len(devices)
-    # Once before anything is loaded: what cannot fit is said at once.
-    worst_fit_decreasing(devices, models, guessed, batch_sizes[0])
-    with EnsembleBench(source, devices, guessed, measure_s=given.measure_s) as bench:
-        start = worst_fit_decreasing(devices, models, bench.memory_bytes, batch_sizes[0])
+    models, batch_sizes = _described(source)
+    alone = _everywhere_alike([measured(m.source, batch_sizes) for m in _members(source)], devices)
+    # Before the system is built: what cannot fit is said at once.
+    worst_fit_decreasing(devices, models, _bytes(alone, batch_sizes[0]), batch_sizes[0])
+    with EnsembleBench(source, devices, alone, measure_s=given.measure_s) as bench:
+        start = worst_fit_decreasing(devices, models, _bytes(bench.memory, batch_sizes[0]), batch_sizes[0])
         latencies = bench.latencies_ms()
         predict = rate_predictor(latencies) if latencies else None
         others = [m for m in everywhere(len(devices), len(models), batch_sizes, predict) if bench.fits(m)]
@@ -130,13 +140,11 @@ def allocate(
             others=others,
         )
         matrix, rates, spread = _confirmed(bench, result, others)
-        memory, is_measured = bench.memory_bytes, bench.memory_bytes != guessed
     return Allocated(
         allocation=Allocation(devices=tuple(devices), models=models, matrix=matrix),
         start=start,
         batch_sizes=batch_sizes,
-        memory_bytes=memory,
-        memory_is_measured=is_measured,
+        memory=bench.memory,
         start_items_per_s=rates[0],
         items_per_s=rates[1],
         spread=spread,
@@ -155,12 +163,25 @@ def everywhere(
     return sorted(matrices, key=predict, reverse=True)[:2] if predict is not None else matrices[-1:]
 
 
-def _described(source: ModelSource) -> tuple[tuple[str, ...], list[int], tuple[int, ...]]:
-    ensemble = source.ensemble
-    if ensemble is None:
+def _described(source: ModelSource) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return the members' names and the batch sizes."""
+    names = tuple(member.name for member in _members(source))
+    assert source.ensemble is not None
+    return names, source.ensemble.batch_sizes
+
+
+def _members(source: ModelSource) -> tuple[MemberSource, ...]:
+    if source.ensemble is None:
         raise InvalidInput(f"{source.path} is one model and no ensemble: partita plan {source.path.name}")
-    sizes = [estimated_bytes(member.source) for member in ensemble.members]
-    return tuple(member.name for member in ensemble.members), sizes, ensemble.batch_sizes
+    return source.ensemble.members
+
+
+def _everywhere_alike(models: Sequence[Footprint], devices: Sequence[Device]) -> list[list[Footprint]]:
+    return [list(models) for _ in devices]
+
+
+def _bytes(memory: Sequence[Sequence[Footprint]], batch: int) -> list[list[int]]:
+    return [[one.at(batch) for one in row] for row in memory]
 
 
 def _confirmed(

@@ -18,6 +18,7 @@ from partita.allocation_file import Allocation
 from partita.core.allocation import AllocationMatrix, Worker
 from partita.core.devices import Device
 from partita.core.errors import InvalidInput, PartitaError, RequestError
+from partita.core.footprint import Footprint
 from partita.embedded import prepare
 from partita.engine.engine import Engine
 from partita.engine.ensemble import Ensemble
@@ -40,19 +41,21 @@ _ROOM_ITEMS = 1 << 20
 class EnsembleBench:
     """Runs allocations of one ensemble on its own event loop. Use it in a with statement.
 
-    `memory_bytes` [device][model] are what workers hold: measured once they are loaded, guessed before.
+    `memory` [device][model] is what workers hold: as given, or else too little to matter, until they are
+    loaded here and it is measured.
     """
 
     def __init__(
         self,
         source: ModelSource,
         devices: Sequence[Device],
-        memory_bytes: Sequence[Sequence[int]],
+        memory: Sequence[Sequence[Footprint]] | None = None,
         *,
         measure_s: float = 0.5,
     ) -> None:
         assert source.ensemble is not None
-        self.memory_bytes = [list(row) for row in memory_bytes]
+        known = memory or ((Footprint.estimated(0),) * len(source.ensemble.members),) * len(devices)
+        self.memory = [list(row) for row in known]
         self.constructions_s: list[float] = []
         """What it took to get from one matrix to the next, seconds."""
         self._source = source
@@ -75,12 +78,11 @@ class EnsembleBench:
 
     def __enter__(self) -> "EnsembleBench":
         asyncio.set_event_loop(self._loop)
-        if self._all_fit():
-            everything = AllocationMatrix(
-                ((max(self._ensemble.batch_sizes),) * len(self._models),) * len(self._devices)
-            )
+        sizes = self._ensemble.batch_sizes
+        everything = AllocationMatrix(((max(sizes),) * len(self._models),) * len(self._devices))
+        if self.fits(everything):
             try:
-                self._service = self._start(everything)
+                self._service = self._start(everything, tuple(sorted({min(sizes), max(sizes)})))
             except BaseException:
                 self.close()
                 raise
@@ -99,17 +101,11 @@ class EnsembleBench:
         self._loop.close()
         asyncio.set_event_loop(None)
 
-    def _all_fit(self) -> bool:
-        return all(
-            device.memory_bytes is None or sum(row) <= device.memory_bytes
-            for device, row in zip(self._devices, self.memory_bytes, strict=True)
-        )
-
     def fits(self, matrix: AllocationMatrix) -> bool:
         """Whether the workers of every device fit in its memory together, as far as is known."""
         held = [0] * len(self._devices)
         for worker in matrix.workers():
-            held[worker.device] += self.memory_bytes[worker.device][worker.model]
+            held[worker.device] += self.memory[worker.device][worker.model].at(worker.batch)
         return all(
             d.memory_bytes is None or h <= d.memory_bytes for d, h in zip(self._devices, held, strict=True)
         )
@@ -136,9 +132,13 @@ class EnsembleBench:
 
     # --- construction -----------------------------------------------------------------------------
 
-    def _start(self, matrix: AllocationMatrix) -> Ensemble:
+    def _start(self, matrix: AllocationMatrix, memory_at: tuple[int, ...] = ()) -> Ensemble:
         allocation = Allocation(devices=self._devices, models=self._models, matrix=matrix)
-        service = self._engine.add(deployment_of(self._source, self._settings, allocation))
+        deployment = deployment_of(self._source, self._settings, allocation)
+        members = tuple(
+            replace(one, launch=replace(one.launch, memory_at=memory_at)) for one in deployment.members
+        )
+        service = self._engine.add(replace(deployment, members=members))
         assert isinstance(service, Ensemble)
         try:
             self._loop.run_until_complete(service.until_ready())
@@ -156,8 +156,9 @@ class EnsembleBench:
                 key = (place[instance.spec.device], m)
                 self._workers[key] = number
                 self._seated[key] = instance.spec.batch
-                if instance.ready is not None:
-                    self.memory_bytes[key[0]][m] = instance.ready.resident_bytes
+                if instance.ready is not None and instance.ready.memory:
+                    held = ((one.batch, one.nbytes) for one in instance.ready.memory)
+                    self.memory[key[0]][m] = Footprint.measured(held)
 
     def _seat(self, matrix: AllocationMatrix) -> None:
         """Give work to the workers of this matrix and no others; none has anything in hand now."""

@@ -1,10 +1,11 @@
 """From an ensemble on disk to what the engine serves: launches, rule, and an allocation as a plan."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from partita.allocation_file import Allocation, kept_allocation
 from partita.core.allocation import AllocationMatrix
-from partita.core.devices import MIB, Device
+from partita.core.devices import Device
 from partita.core.errors import InvalidInput, NoFeasiblePlan
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.topology import Topology
@@ -13,15 +14,15 @@ from partita.engine.deployment import EnsembleDeployment, MemberDeployment, plan
 from partita.engine.ensemble_signature import MemberRole
 from partita.engine.instance import ModelLaunch
 from partita.engine.service import ServiceSettings
-from partita.ensemble_file import RULES, EnsembleSource, MemberSource
+from partita.ensemble_file import BOXES, RULES, BoxesSettings, EnsembleSource, MemberSource
+from partita.footprints import known
 from partita.launching import launch_of
 from partita.planning.bin_packing import worst_fit_decreasing
 from partita.sources import ModelSource
 
+Option = str | int | float | bool
 DEFAULT_BATCH = 32
 """Batch size of an ensemble that nobody has allocated."""
-_PROCESS_BYTES = 128 * MIB
-"""A worker with no model in it, roughly: the interpreter and its runtime."""
 
 
 def ensemble_deployment(
@@ -55,8 +56,8 @@ def deployment_of(
         settings=settings,
         plan=plan_for_allocation(allocation),
         members=tuple(
-            MemberDeployment(launch=launch_of(member.source), role=_role(member))
-            for member in ensemble.members
+            MemberDeployment(launch=launch_of(member.source), role=role)
+            for member, role in zip(ensemble.members, _roles(ensemble), strict=True)
         ),
         rule=ensemble.rule if ensemble.rule in RULES else "gathered",
         combiner=_combiner(ensemble, source),
@@ -68,10 +69,39 @@ def _role(member: MemberSource) -> MemberRole:
     return MemberRole(name=member.name, weight=member.weight, output=member.output, classes=member.classes)
 
 
+def _roles(ensemble: EnsembleSource) -> list[MemberRole]:
+    """Return what each member is to the others. Classes of boxes are labels, and no places in the output."""
+    roles = [_role(member) for member in ensemble.members]
+    return [replace(role, classes=()) for role in roles] if ensemble.boxes is not None else roles
+
+
+def _boxes_options(ensemble: EnsembleSource, boxes: BoxesSettings) -> dict[str, Option]:
+    """Return the settings of the rule ``boxes`` as the options of its worker."""
+    width, height = boxes.size or (1, 1)
+    options: dict[str, Option] = {
+        "iou": boxes.iou,
+        "skip": boxes.skip,
+        "confidence": boxes.confidence,
+        "most": boxes.most,
+        "width": width,
+        "height": height,
+        "weights": ",".join(repr(member.weight) for member in ensemble.members),
+    }
+    classes = ensemble.members[0].classes
+    if classes:
+        orders = ([classes.index(one) for one in member.classes] for member in ensemble.members)
+        options["labels"] = ";".join(",".join(map(str, order)) for order in orders)
+    return options
+
+
 def _combiner(ensemble: EnsembleSource, source: ModelSource) -> ModelLaunch | None:
     if ensemble.rule in RULES:
         return None
-    name, stacked = f"{source.name}-rule", ensemble.rule.removeprefix("stack:")
+    name = f"{source.name}-rule"
+    if ensemble.boxes is not None:
+        options = _boxes_options(ensemble, ensemble.boxes)
+        return ModelLaunch(name=name, path=BOXES, runtime=BOXES, options=options)
+    stacked = ensemble.rule.removeprefix("stack:")
     limit_s = source.settings.load_limit_s
     runtime = "onnxruntime" if stacked != ensemble.rule else "rule"
     return ModelLaunch(name=name, path=stacked, runtime=runtime, load_limit_s=limit_s)
@@ -96,24 +126,17 @@ def plan_for_allocation(allocation: Allocation) -> Plan:
 def safe_allocation(ensemble: EnsembleSource, devices: Sequence[Device]) -> Allocation:
     """Return every member on every device, so that no core is ever without work; fewer where memory is short.
 
-    Raises `NoFeasiblePlan` if not even one worker for each member fits, by a guess from the files' sizes.
+    Raises `NoFeasiblePlan` if not even one worker for each member fits, by what was measured of it before or
+    else by a guess from its file's size.
     """
     models = tuple(member.name for member in ensemble.members)
-    sizes = [estimated_bytes(member.source) for member in ensemble.members]
     batch = max((b for b in ensemble.batch_sizes if b <= DEFAULT_BATCH), default=ensemble.batch_sizes[0])
+    sizes = [known(member.source, ensemble.batch_sizes).at(batch) for member in ensemble.members]
     if all(device.memory_bytes is None or sum(sizes) <= device.memory_bytes for device in devices):
         matrix = AllocationMatrix(((batch,) * len(models),) * len(devices))
     else:
         matrix = worst_fit_decreasing(devices, models, [sizes] * len(devices), batch)
     return Allocation(devices=tuple(devices), models=models, matrix=matrix)
-
-
-def estimated_bytes(source: ModelSource) -> int:
-    """Return a guess at what a worker of a model holds: twice its file, and a process; nothing was loaded."""
-    try:
-        return 2 * source.path.stat().st_size + _PROCESS_BYTES
-    except OSError as error:
-        raise InvalidInput(f"{source.path}: cannot be read: {error.strerror}") from error
 
 
 def _check_fits(allocation: Allocation, ensemble: EnsembleSource, topology: Topology) -> None:

@@ -14,7 +14,9 @@ from partita.sources import ModelSource, find_models
 
 RULES = ("mean", "weighted", "vote", "max", "median")
 """Rules that the head itself knows; the others run in a worker."""
-_WEIGHED = ("weighted", "vote")
+BOXES = "boxes"
+"""Weighted boxes fusion, for detection; it runs in a worker."""
+_WEIGHED = ("weighted", "vote", BOXES)
 
 FailurePolicy = Literal["fail", "degrade"]
 
@@ -28,12 +30,27 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What messages and tables call it; by default the model's own name."""
     weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     """Share in the rules ``weighted`` and ``vote``."""
-    runtime: Literal["onnxruntime", "python"] | None = None
+    runtime: str | None = None
     """By default as the model's file or ``[model.NAME]`` says."""
     output: str | None = None
     """Which output is combined; only needed where the model has several."""
     classes: tuple[str, ...] = ()
     """The classes along its output's last axis, where members have them in different orders."""
+
+
+class BoxesSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """``[boxes]``: how the rule ``boxes`` fuses detections."""
+
+    iou: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.55
+    """Boxes of one class that overlap more are of the same object: intersection over union."""
+    skip: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    """Boxes with a lower score are left out."""
+    confidence: Literal["avg", "max", "box_and_model_avg", "absent_model_aware_avg"] = "avg"
+    """How the score of a fused box comes from those that it was made of."""
+    most: Positive = 100
+    """Boxes that are answered for an item at most, the surest; fewer are padded with zeros."""
+    size: tuple[Positive, Positive] | None = None
+    """Width and height of the image, where coordinates are pixels; unset = shares of it, 0 to 1."""
 
 
 class EnsembleSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +59,8 @@ class EnsembleSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     """By default the file's name."""
     rule: str = "mean"
-    """``mean``, ``weighted``, ``vote``, ``max``, ``median``, ``stack:MODEL.onnx`` or ``FILE.py:Class``."""
+    """``mean``, ``weighted``, ``vote``, ``max``, ``median``, ``boxes``, ``stack:MODEL.onnx`` or
+    ``FILE.py:Class``."""
     segment: Positive = 128
     """Items that are handed to every member together, offline."""
     on_member_failure: FailurePolicy = "fail"
@@ -51,6 +69,8 @@ class EnsembleSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Batch sizes that an allocation may choose from."""
     calibration: str | None = None
     """Items to allocate with, .npy or .npz; by default made up."""
+    boxes: BoxesSettings | None = None
+    """How the rule ``boxes`` fuses."""
     member: tuple[MemberSettings, ...] = ()
 
 
@@ -76,12 +96,13 @@ class EnsembleSource:
     name: str
     path: Path
     rule: str
-    """One of `RULES`, ``stack:`` and an absolute path, or an absolute ``FILE.py:Class``."""
+    """One of `RULES`, `BOXES`, ``stack:`` and an absolute path, or an absolute ``FILE.py:Class``."""
     members: tuple[MemberSource, ...]
     segment: int = 128
     on_member_failure: FailurePolicy = "fail"
     batch_sizes: tuple[int, ...] = (8, 16, 32, 64, 128)
     calibration: Path | None = None
+    boxes: BoxesSettings | None = None
 
 
 def read_ensemble(path: Path, settings: Settings | None = None) -> EnsembleSource:
@@ -99,6 +120,8 @@ def read_ensemble(path: Path, settings: Settings | None = None) -> EnsembleSourc
         )
     members = tuple(_member(one, file, known, f"{path}: [member.{k}] ") for k, one in enumerate(given.member))
     _check_members(members, given, f"{path}: ")
+    if given.boxes is not None and given.rule != BOXES:
+        raise InvalidInput(f'{path}: [boxes] is about rule = "boxes", and the rule is {given.rule!r}')
     if given.on_member_failure == "degrade" and given.rule not in RULES:
         raise InvalidInput(
             f'{path}: on_member_failure = "degrade" works with the rules {", ".join(RULES)}; '
@@ -113,6 +136,7 @@ def read_ensemble(path: Path, settings: Settings | None = None) -> EnsembleSourc
         on_member_failure=given.on_member_failure,
         batch_sizes=_batch_sizes(given.batch_sizes, f"{path}: "),
         calibration=None if given.calibration is None else _beside(given.calibration, file),
+        boxes=given.boxes or (BoxesSettings() if given.rule == BOXES else None),
     )
 
 
@@ -162,7 +186,7 @@ def _check_members(members: tuple[MemberSource, ...], given: EnsembleSettings, w
 
 
 def _rule(text: str, file: Path) -> str:
-    if text in RULES:
+    if text in (*RULES, BOXES):
         return text
     kind, colon, rest = text.partition(":")
     if kind == "stack" and rest:
@@ -170,11 +194,11 @@ def _rule(text: str, file: Path) -> str:
     path, colon, name = text.rpartition(":")
     if colon and path.endswith(".py") and name.isidentifier():
         return f"{_existing(path, file, text)}:{name}"
-    near = get_close_matches(text, RULES, n=1, cutoff=0.5)
+    near = get_close_matches(text, (*RULES, BOXES), n=1, cutoff=0.5)
     hint = (
         f"did you mean {near[0]!r}?"
         if near
-        else f"there are {', '.join(RULES)}, stack:MODEL.onnx, FILE.py:Class"
+        else f"there are {', '.join(RULES)}, boxes, stack:MODEL.onnx, FILE.py:Class"
     )
     raise InvalidInput(f"{file}: rule: unknown rule {text!r}; {hint}")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from partita import footprints
 from partita.allocating import AllocateSettings, allocate
 from partita.allocation_file import kept_allocation, kept_path, read_allocation
 from partita.allocation_journal import Journal
@@ -16,6 +17,7 @@ from partita.cli.serve import sources_for
 from partita.core.allocation import AllocationMatrix
 from partita.core.devices import MIB, Device
 from partita.core.errors import InvalidInput, NoFeasiblePlan
+from partita.core.footprint import Footprint
 from partita.deploy import deployments
 from partita.embedded import Server
 from partita.ensemble_bench import EnsembleBench
@@ -62,7 +64,9 @@ def test_the_result_is_measured_and_never_slower_than_the_start(ensemble: ModelS
     assert found.items_per_s >= found.start_items_per_s > 0
     assert found.allocation.matrix.is_valid
     assert found.memory_is_measured
-    assert all(MIB < held < 2048 * MIB for row in found.memory_bytes for held in row)
+    small, large = found.memory_bytes(8), found.memory_bytes(32)
+    assert all(MIB < held < 2048 * MIB for row in small for held in row)
+    assert all(b >= a for rows in zip(small, large, strict=True) for a, b in zip(*rows, strict=True))
     document = found.as_json()
     assert json.loads(json.dumps(document)) == document
     assert document["assessed"] == len(document["log"]) == len(heard)
@@ -75,7 +79,7 @@ def test_the_result_is_measured_and_never_slower_than_the_start(ensemble: ModelS
 @needs_two
 def test_a_neighbour_is_there_at_once_and_answers_rightly(ensemble: ModelSource) -> None:
     started_s = time.perf_counter()
-    with EnsembleBench(ensemble, two_devices(), [[1, 1], [1, 1]], measure_s=0.05) as bench:
+    with EnsembleBench(ensemble, two_devices(), measure_s=0.05) as bench:
         built_s = time.perf_counter() - started_s
         matrix = next(neighbours(allocation_of(bench), (8, 32)))
         for neighbour in [matrix, *list(neighbours(matrix, (8, 32)))[:5]]:
@@ -86,12 +90,12 @@ def test_a_neighbour_is_there_at_once_and_answers_rightly(ensemble: ModelSource)
 
 def allocation_of(bench: EnsembleBench) -> AllocationMatrix:
     """Every member on every device."""
-    return AllocationMatrix(((8,) * len(bench.memory_bytes[0]),) * len(bench.memory_bytes))
+    return AllocationMatrix(((8,) * len(bench.memory[0]),) * len(bench.memory))
 
 
 @needs_two
 def test_where_not_all_workers_fit_each_matrix_is_started_anew(ensemble: ModelSource) -> None:
-    guesses = [[100 * MIB, 120 * MIB]] * 2
+    guesses = [[Footprint.estimated(100 * MIB), Footprint.estimated(120 * MIB)]] * 2
     with EnsembleBench(ensemble, two_devices(150 * MIB), guesses, measure_s=0.05) as bench:
         matrix = allocation_of(bench)
         assert bench(matrix) == 0, "both members on one device do not fit"
@@ -101,11 +105,52 @@ def test_where_not_all_workers_fit_each_matrix_is_started_anew(ensemble: ModelSo
         assert bench.latencies_ms() == {}
 
 
-def test_too_little_memory_is_said_before_anything_is_loaded(ensemble: ModelSource) -> None:
+def test_too_little_memory_is_said_before_the_system_is_built(
+    ensemble: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(*_: object, **__: object) -> None:
+        raise AssertionError("nothing is to be built")
+
+    monkeypatch.setattr("partita.allocating.EnsembleBench", build)
+    devices = two_devices(10 * MIB) if len(CPUS) > 1 else core_groups([CPUS[:1]], 10 * MIB)
     with pytest.raises(NoFeasiblePlan, match="large does not fit"):
-        allocate(
-            ensemble, two_devices(100 * MIB) if len(CPUS) > 1 else core_groups([CPUS[:1]], 100 * MIB), QUICK
-        )
+        allocate(ensemble, devices, QUICK)
+
+
+def test_a_members_memory_is_measured_by_loading_it_once_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path / "cache"))
+    models.mlp(tmp_path / "wide.onnx", 16, 40000)  # of 1000 items it holds 160 MB between its two layers
+    (source,) = find_models(tmp_path / "wide.onnx")
+    assert footprints.known(source, (8, 1000)) == footprints.estimated(source)
+    assert not footprints.estimated(source).is_measured
+    found = footprints.measured(source, (8, 128, 1000))
+    assert found.is_measured
+    assert found.at(1000) > found.at(8) + 80 * MIB
+    assert found.at(8) < found.at(500) < found.at(1000)
+    monkeypatch.setattr("partita.footprints.measure_footprint", lambda *_, **__: pytest.fail("loaded again"))
+    assert footprints.measured(source, (8, 1000)) == found == footprints.known(source, (1000, 8))
+    with pytest.raises(pytest.fail.Exception):
+        footprints.measured(source, (8, 2000))
+    models.mlp(tmp_path / "wide.onnx", 16, 8)  # another model under the same name
+    assert not footprints.known(source, (8, 1000)).is_measured
+
+
+def test_what_cannot_be_measured_is_a_guess_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "broken.onnx").write_bytes(b"no network")
+    (source,) = find_models(tmp_path / "broken.onnx")
+    assert footprints.measured(source, (8, 32)) == footprints.estimated(source)
+
+
+def test_memory_between_the_measured_sizes_lies_on_a_line() -> None:
+    found = Footprint.measured([(128, 1280), (8, 80)])
+    assert [found.at(batch) for batch in (1, 8, 68, 128, 248)] == [80, 80, 680, 1280, 2480]
+    assert Footprint.measured([(8, 100), (128, 90)]).at(128) == 100, "what was taken is kept"
+    assert {Footprint.estimated(7).at(batch) for batch in (1, 8, 999)} == {7}
 
 
 @needs_two

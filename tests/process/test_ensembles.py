@@ -24,7 +24,7 @@ from partita.engine.service import ServiceSettings
 from partita.machines.dispatcher import BatchingRules
 from partita.machines.rules import rule_maker
 from tests import models
-from tests.engine_driver import Asked, ask, engine, gate_reached, make_gate, run, until
+from tests.engine_driver import Asked, add, ask, engine, gate_reached, make_gate, plan, run, until
 
 pytestmark = pytest.mark.process
 
@@ -246,13 +246,14 @@ def test_without_anybody_left_a_degraded_request_fails(tmp_path: Path) -> None:
     run(main)
 
 
-def test_kill_of_a_members_worker_costs_no_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize("degrades", [False, True])
+def test_kill_of_a_members_worker_costs_no_request(tmp_path: Path, degrades: bool) -> None:
     launches = [scaled(tmp_path, "a", 1.0), scaled(tmp_path, "b", 3.0, trouble=True)]
     (tmp_path / "b").mkdir(exist_ok=True)
     make_gate(tmp_path / "b")
 
     async def main() -> None:
-        async with served(launches) as service:
+        async with served(launches, degrades=degrades) as service:
             held = ask(service, items(5, what=HOLD), layout=ROW)
             gate = await gate_reached(tmp_path / "b")
             more = [ask(service, items(n), layout=ROW) for n in range(20)]
@@ -265,6 +266,64 @@ def test_kill_of_a_members_worker_costs_no_request(tmp_path: Path) -> None:
             for n, one in enumerate(more):
                 np.testing.assert_array_equal((await rows(one))[0, 0], 2 * n)
             np.testing.assert_array_equal((await rows(held))[0, 0], 10)
+            assert not any(missing(one) for one in (held, *more)), "all members answered"
+
+    run(main)
+
+
+@pytest.mark.parametrize("degrades", [False, True])
+def test_a_member_that_is_killed_and_cannot_come_back(tmp_path: Path, degrades: bool) -> None:
+    launches = [scaled(tmp_path, "a", 1.0), scaled(tmp_path, "b", 3.0)]
+
+    async def main() -> None:
+        async with engine() as made:
+            service = start(made, deployment(launches, degrades=degrades))
+            await service.until_ready()
+            (tmp_path / "b" / "model.py").unlink()
+            branch = service.group.branches[1]
+            (victim,) = branch.member.instances.values()
+            assert victim.pid is not None
+            os.kill(victim.pid, signal.SIGKILL)
+            if degrades:
+                await until(lambda: branch.failure is not None)
+                one = ask(service, items(4), layout=ROW)
+                np.testing.assert_array_equal(await rows(one), items(4)[:, :3])
+                assert missing(one) == ("b",)
+            else:
+                waiting = ask(service, items(4), layout=ROW)
+                assert (await waiting.error()).code == "model_unavailable"
+                with pytest.raises(ModelUnavailable, match="member b"):
+                    ask(service, items(4), layout=ROW)
+
+    run(main)
+
+
+TOO_LARGE = """
+import numpy as np
+
+class TooLarge:
+    inputs = {"x": {"shape": [-1, 4], "datatype": "FP32"}}
+
+    def load(self, context):
+        self.weights = np.ones(1 << 60, np.float32)
+
+    def infer(self, batch):
+        return {"y": batch["x"][:, :3]}
+"""
+
+
+@pytest.mark.parametrize("degrades", [False, True])
+def test_a_member_that_does_not_fit_in_memory_ends_the_start(tmp_path: Path, degrades: bool) -> None:
+    (tmp_path / "large.py").write_text(TOO_LARGE)
+    large = ModelLaunch(name="large", path=f"{tmp_path}/large.py:TooLarge", runtime="python")
+
+    async def main() -> None:
+        async with engine() as made:
+            service = start(made, deployment([scaled(tmp_path, "good", 1.0), large], degrades=degrades))
+            with pytest.raises(ModelUnavailable, match=r"member large: .*allocate"):
+                await service.until_ready()
+            await made.stop(5.0)
+            assert all(not one.instances or one.is_gone for one in service.group.members)
 
     run(main)
 
@@ -425,6 +484,29 @@ def test_a_rule_that_raises_exits_or_hangs_costs_its_own_request(tmp_path: Path)
                 assert (error.code, str(error).split(":")[0]) == (code, "rule")
                 assert said in str(error)
                 np.testing.assert_array_equal((await good.result())[0], 3 * items(1)[:, :3])
+
+    run(main)
+
+
+def test_other_models_do_not_notice_a_rule_that_hangs(tmp_path: Path) -> None:
+    launches = [scaled(tmp_path, "a", 1.0), scaled(tmp_path, "b", -2.0)]
+    alone = scaled(tmp_path, "alone", 7.0)
+
+    async def main() -> None:
+        combiner = rule_launch(tmp_path)
+        async with engine() as made:
+            other = add(made, alone, plan(8))
+            service = start(
+                made, deployment(launches, rule="gathered", combiner=combiner, execution_limit_s=1.0)
+            )
+            await made.until_ready()
+            hung = ask(service, items(103), layout=ROW)
+            while not hung.future.done():
+                y = await rows(ask(other, items(5), layout=ROW))
+                np.testing.assert_array_equal(y, 7 * items(5)[:, :3])
+            assert (await hung.error()).code == "worker_died"
+            assert (other.statistics.worker_deaths, other.statistics.failures) == (0, 0)
+            assert other.statistics.answered > 10, "all along"
 
     run(main)
 

@@ -194,3 +194,11 @@ def test_classes_are_put_in_the_ensembles_order() -> None:
     accumulator = Accumulator(rule_maker("max", {"b": 1.0})(), [member], 1)
     accumulator.add(0, 0, np.array([[0.1, 0.2, 0.7]], np.float32))  # owl, cat, dog
     np.testing.assert_array_equal(accumulator.finish(), np.array([[0.2, 0.7, 0.1]], np.float32))
+
+
+def test_a_member_with_more_or_fewer_values_than_classes_is_named() -> None:
+    members = [MemberOutput(name="a"), MemberOutput(name="b", order=(1, 0))]
+    for classes in (1, 3):
+        made = Accumulator(rule_maker("mean", {"a": 1.0, "b": 1.0})(), members, 2)
+        with pytest.raises(InferenceFailed, match=r"member b answered items of shape .*, and has 2 classes"):
+            made.add(1, 0, np.zeros((2, classes), np.float32))

@@ -65,6 +65,7 @@ def test_every_setting_stands_in_its_table_and_no_other(heading: str, struct: ty
     [
         ("## The file", ensemble_file.EnsembleSettings),
         ("### `[[member]]`", ensemble_file.MemberSettings),
+        ("### `[boxes]`", ensemble_file.BoxesSettings),
     ],
 )
 def test_every_key_of_an_ensemble_stands_in_its_table(heading: str, struct: type[msgspec.Struct]) -> None:

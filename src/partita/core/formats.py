@@ -26,6 +26,7 @@ PACKAGES: Mapping[str, Package] = {
     "torch-script": _TORCH,
     "torch-eager": _TORCH,
     "torch-compile": _TORCH,
+    "boxes": Package("ensemble_boxes", "ensemble-boxes", "detection"),
 }
 """By runtime; those that are not here need nothing."""
 

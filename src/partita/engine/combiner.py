@@ -24,8 +24,8 @@ from partita.engine.service import Service, ServiceSettings
 from partita.machines.dispatcher import Policy
 from partita.system.shared_memory import SharedMemory
 
-USER_RULE = "rule"
-"""The runtime that runs a user's own rule."""
+RULES = ("rule", "boxes")
+"""Runtimes that combine predictions: a user's own class, and boxes fusion. Any other executes a network."""
 
 
 class Combiner:
@@ -64,7 +64,7 @@ class Combiner:
 
     @property
     def _is_rule(self) -> bool:
-        return self._launch.runtime == USER_RULE
+        return self._launch.runtime in RULES
 
     def start(self, combined: Combined) -> None:
         """Start the worker: what it gets is known now."""

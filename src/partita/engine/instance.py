@@ -38,6 +38,8 @@ class ModelLaunch:
     dimensions: dict[str, int] = field(default_factory=dict)
     load_limit_s: float = 120.0
     process: ProcessSettings = field(default_factory=ProcessSettings)
+    memory_at: tuple[int, ...] = ()
+    """Batch sizes whose memory a worker is to say once it is ready."""
 
 
 class Owner(Protocol):
@@ -202,6 +204,7 @@ class Instance:
             options=launch.options,
             inputs=launch.inputs,
             dimensions=launch.dimensions,
+            memory_at=launch.memory_at,
             input_arena_bytes=self._inputs.nbytes,
             output_slots=OUTPUT_SLOTS,
         )

@@ -122,7 +122,12 @@ class Accumulator:
         self._rule.update(slice(0, self._n_items), known.name, predictions)
 
     def _check_shape(self, member: int, shape: tuple[int, ...]) -> None:
-        name = self._members[member].name
+        known = self._members[member]
+        name = known.name
+        if known.order is not None and shape[-1:] != (len(known.order),):
+            raise InferenceFailed(
+                f"member {name} answered items of shape {list(shape)}, and has {len(known.order)} classes"
+            )
         if self._shape is None:
             self._shape = shape, name
         elif self._same_shape and self._shape[0] != shape:

@@ -135,6 +135,7 @@ class SoloWorker:
         inputs: SharedMemory,
         execution_limit_s: float,
         max_batch: int = _WARM_UP_BATCH,
+        memory_at: tuple[int, ...] = (),
     ) -> None:
         self.launch = launch
         self.cores = tuple(cores)
@@ -158,7 +159,9 @@ class SoloWorker:
         descriptor = inputs.reopen_read_only()
         try:
             with contextlib.suppress(ConnectionClosed):
-                self._channel.send(encode(self._start_message(inputs.nbytes, max_batch)), [descriptor])
+                self._channel.send(
+                    encode(self._start_message(inputs.nbytes, max_batch, memory_at)), [descriptor]
+                )
         finally:
             os.close(descriptor)
 
@@ -280,7 +283,7 @@ class SoloWorker:
             os.close(fd)
         return message
 
-    def _start_message(self, arena_bytes: int, max_batch: int) -> Start:
+    def _start_message(self, arena_bytes: int, max_batch: int, memory_at: tuple[int, ...]) -> Start:
         launch = self.launch
         return Start(
             instance=0,
@@ -290,6 +293,7 @@ class SoloWorker:
             threads=self.threads,
             cores=self.cores,
             max_batch=max_batch,
+            memory_at=memory_at,
             handler=launch.handler,
             options=launch.options,
             inputs=launch.inputs,

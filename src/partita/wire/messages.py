@@ -38,6 +38,8 @@ class Start(Message, frozen=True, kw_only=True):
     """The inputs of the handler, where the model file itself does not say them."""
     dimensions: dict[str, int] = {}
     """Sizes for symbolic axes, for warm-up."""
+    memory_at: tuple[int, ...] = ()
+    """Batch sizes to execute once while it warms up, so that `Ready` can say what is held after each."""
     input_arena_bytes: int
     output_slots: int = 3
 
@@ -70,6 +72,13 @@ class Stop(Message, frozen=True):
 # --- worker to head -------------------------------------------------------------------------------
 
 
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """What a model held once a batch of so many items had been executed, bytes."""
+
+    batch: int
+    nbytes: int
+
+
 class Ready(Message, frozen=True, kw_only=True):
     """The model is loaded and warm. The descriptor of P comes along."""
 
@@ -78,6 +87,8 @@ class Ready(Message, frozen=True, kw_only=True):
     resident_bytes: int
     output_arena_bytes: int
     runtime_version: str
+    memory: tuple[Held, ...] = ()
+    """For each size of `Start.memory_at` that could be executed, fewest items first."""
     threads_seen: int | None = None
     """What the runtime itself says its thread count is; None where it cannot be asked."""
     pinned: bool = True

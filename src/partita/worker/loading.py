@@ -1,5 +1,6 @@
 """From `Start` to a model that is ready to run: runtime, handler, signature and warm-up."""
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import numpy as np
 
 from partita.core.errors import InvalidInput
 from partita.core.tensors import Signature, TensorSpec
-from partita.wire.messages import Start
+from partita.system.memory import resident_bytes
+from partita.wire.messages import Held, Start
 from partita.worker.arena import slot_bytes
 from partita.worker.declared import declared_specs
 from partita.worker.handlers import Stages, load_stages
@@ -31,6 +33,7 @@ class LoadedModel:
     threads_seen: int | None
     user_folder: Path | None
     """Where the user's own code lies, for reasons that name a line of it."""
+    memory: tuple[Held, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -56,6 +59,8 @@ def load_model(start: Start) -> LoadedModel:
         max_batch=start.max_batch,
         dimensions=start.dimensions,
         examples=stages.examples,
+        memory_at=start.memory_at,
+        held_bytes=lambda: resident_bytes(os.getpid()) or 0,
     )
     named = Path(start.handler or start.path).name
     if not signature.outputs:
@@ -67,6 +72,7 @@ def load_model(start: Start) -> LoadedModel:
         version=runtime.version,
         threads_seen=runtime.threads_seen,
         user_folder=stages.folder,
+        memory=_memory(start, observed, batched=signature.batched),
         warnings=_warnings(observed, stages, runtime, start),
     )
 
@@ -117,6 +123,12 @@ def _slot_bytes(signature: Signature, observed: Observed, max_batch: int) -> int
     if all(spec.is_static for spec in signature.outputs):
         return sum(spec.item_bytes * max_batch + 64 for spec in signature.outputs)
     return 0
+
+
+def _memory(start: Start, observed: Observed, *, batched: bool) -> tuple[Held, ...]:
+    """Return what was held at each size asked for; a model that takes single items has but one."""
+    held = {rows: observed.held.get(rows if batched else 1) for rows in start.memory_at}
+    return tuple(Held(rows, nbytes) for rows, nbytes in sorted(held.items()) if nbytes is not None)
 
 
 def _warnings(observed: Observed, stages: Stages, runtime: Runtime, start: Start) -> tuple[str, ...]:

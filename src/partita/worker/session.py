@@ -59,6 +59,7 @@ def _ready(model: LoadedModel, arena: OutputArena, start: Start, pinned: bool, l
         resident_bytes=_resident_bytes(),
         output_arena_bytes=arena.nbytes,
         runtime_version=model.version,
+        memory=model.memory,
         threads_seen=model.threads_seen,
         pinned=pinned,
         warnings=(*refused, *model.warnings),

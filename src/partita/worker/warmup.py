@@ -1,8 +1,8 @@
 """The first executions: they prime the runtime's memory and show what the outputs are."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,6 +20,8 @@ class Observed:
     """Outputs seen at warm-up, by rows, fewest first; and what the first size that failed raised."""
 
     outputs: Mapping[int, Batch]
+    held: Mapping[int, int] = field(default_factory=dict)
+    """What was held after each size, bytes."""
     error: BaseException | None = None
 
 
@@ -30,13 +32,17 @@ def warm_up(
     max_batch: int,
     dimensions: Mapping[str, int],
     examples: Callable[[int], Batch] | None = None,
+    memory_at: Collection[int] = (),
+    held_bytes: Callable[[], int] = int,
 ) -> Observed:
-    """Execute a few times with 1 item and with `max_batch`, until one raises.
+    """Execute a few times with 1 item, with the sizes of `memory_at` and with `max_batch`, until one raises.
 
     `dimensions` gives the sizes of symbolic axes, 64 where it does not. `MemoryError` is passed on.
+    `held_bytes` is asked after each size.
     """
     outputs: dict[int, Batch] = {}
-    for rows in sorted({1, max_batch}) if signature.batched else [1]:
+    held: dict[int, int] = {}
+    for rows in sorted({1, max_batch, *memory_at}) if signature.batched else [1]:
         try:
             if examples is not None:
                 outputs[rows] = _run_twice(run, examples(rows), rows)
@@ -45,8 +51,9 @@ def warm_up(
         except MemoryError:
             raise
         except (Exception, SystemExit) as error:
-            return Observed(outputs=outputs, error=error)
-    return Observed(outputs=outputs)
+            return Observed(outputs=outputs, held=held, error=error)
+        held[rows] = held_bytes()
+    return Observed(outputs=outputs, held=held)
 
 
 def generated_inputs(

@@ -8,6 +8,7 @@ from partita.core.formats import ENTRY_POINT_GROUP, extra_of
 from partita.worker.runtimes.interface import Loader
 
 _OWN = {
+    "boxes": "partita.worker.runtimes.boxes",
     "onnxruntime": "partita.worker.runtimes.onnxruntime",
     "openvino": "partita.worker.runtimes.openvino",
     "python": "partita.worker.runtimes.python",
@@ -17,6 +18,8 @@ _OWN = {
     "torch-script": "partita.worker.runtimes.torch_script",
     "torchserve": "partita.worker.archive.runtime",
 }
+_RULES = {"boxes", "rule"}
+"""These combine predictions, and execute no model."""
 
 
 def runtime_loader(name: str) -> Loader:
@@ -30,7 +33,7 @@ def runtime_loader(name: str) -> Loader:
     if name in offered:
         loader: Loader = offered[name].load()
         return loader
-    known = ", ".join(sorted({*_OWN, *offered}))
+    known = ", ".join(sorted({*_OWN, *offered} - _RULES))
     raise InvalidInput(f"unknown runtime {name!r}; there are {known}")
 
 
