@@ -70,11 +70,11 @@ class Drive:
         self.decisions: list[Decision] = []
         self._done_s: float | None = None
 
-    def show(self, depths: Iterable[float], *, arrived: int = 1) -> "Drive":
+    def show(self, depths: Iterable[float], *, arrived: int = 1, standing: int = 0) -> "Drive":
         for depth in depths:
             self.now_s += self.controller.sample_s
             self._finish_switch()
-            self.controller.observe(self._sample(depth, arrived))
+            self.controller.observe(self._sample(depth, arrived, standing))
             decision = self.controller.decide(self.now_s)
             if decision is not None:
                 self.decisions.append(decision)
@@ -82,8 +82,8 @@ class Drive:
                     self._done_s = self.now_s + self.takes_s
         return self
 
-    def _sample(self, depth: float, arrived: int) -> Sample:
-        sample = Sample(now_s=self.now_s, depth=depth, arrived=arrived)
+    def _sample(self, depth: float, arrived: int, standing: int) -> Sample:
+        sample = Sample(now_s=self.now_s, depth=depth, arrived=arrived, standing=standing)
         if self.pace is None:
             return sample
         took_s = 0.4 * self.pace(self.controller.plan)

@@ -100,13 +100,12 @@ class Adapter:
         now_s, after = self._now_s(), self._counters()
         since = {name: value - self._before[name] for name, value in after.items()}
         self._before = after
-        depth, arrived = self._meter.take(self._depth())
+        found = self._meter.take(self._depth())
         self._report(now_s)
         self.controller.observe(
             Sample(
                 now_s=now_s,
-                depth=depth,
-                arrived=arrived,
+                **found._asdict(),
                 batches=int(since["batches"]),
                 batch_items=int(since["batch_items"]),
                 timeouts=int(since["timeouts"]),

@@ -23,15 +23,19 @@ PHASES = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    phases=PHASES, dwell=st.integers(1, 10), takes_s=st.sampled_from([0.0, 0.7, 12.0]), fails=st.booleans()
+    phases=PHASES,
+    dwell=st.integers(1, 10),
+    takes_s=st.sampled_from([0.0, 0.7, 12.0]),
+    fails=st.booleans(),
+    stands=st.booleans(),
 )
 def test_between_two_switches_is_at_least_the_dwell(
-    phases: list[tuple[float, int, int]], dwell: int, takes_s: float, fails: bool
+    phases: list[tuple[float, int, int]], dwell: int, takes_s: float, fails: bool, stands: bool
 ) -> None:
     rules = SwitchRules(disturbance=0.0, gain=0.0, dwell_intervals=dwell, first_backoff_s=0.0)
     drive = Drive(controller(rules=rules), takes_s=takes_s, fails=fails)
     for depth, samples, arrived in phases:
-        drive.show([depth] * samples, arrived=arrived)
+        drive.show([depth] * samples, arrived=arrived, standing=int(depth) if stands else 0)
     least_s = dwell * drive.controller.estimator_rules.interval_s
     assert all(b.now_s - a.now_s >= least_s - 1e-6 for a, b in pairwise(drive.switches))
     assert all(d.target is not None for d in drive.decisions if d.action is not Action.STAY)

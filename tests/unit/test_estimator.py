@@ -116,5 +116,5 @@ def test_meter_sees_a_burst_that_is_gone_when_one_looks() -> None:
     meter = DepthMeter()
     meter.arrived(1, 1)
     meter.arrived(64, 65)
-    assert meter.take(0) == ((1 + 64 * 65) / 65, 65)
-    assert meter.take(3) == (3.0, 0)
+    assert meter.take(0) == ((1 + 64 * 65) / 65, 65, (1 + 64 * 64) / 65, 0)
+    assert meter.take(3) == (3.0, 0, 1.0, 3)

@@ -10,8 +10,8 @@ from math import log2
 from partita.core.errors import NoFeasiblePlan
 from partita.core.plan import Plan
 from partita.planning.choices import Choices
-from partita.planning.decisions import Seen
-from partita.planning.switching import SwitchRules
+from partita.planning.decisions import Action, Reason, Seen
+from partita.planning.switching import SwitchRules, Verdict
 
 NOTABLE = 0.02
 """A larger batch that adds less capacity than this is not worth the longer wait for its answers."""
@@ -69,3 +69,40 @@ def widest_needed(choices: Choices, plan: Plan, needed: float) -> Plan:
         if found is not None and choices.items_per_s(found) > most * (1.0 + NOTABLE):
             wider, most = found, choices.items_per_s(found)
     return wider
+
+
+def widened(
+    choices: Choices, rules: SwitchRules, plan: Plan, came: float, gathered: float, interval_s: float
+) -> tuple[Plan, Verdict] | None:
+    """Return the same instances with batches large enough for what comes, items/s, and has gathered, items.
+
+    The latter is to be worked off within an interval. None where the plan carries it all as it is, or
+    larger batches are of no use.
+    """
+    capacity, rate = choices.items_per_s(plan), came + gathered / interval_s
+    if plan.batch >= choices.max_batch or rate <= rules.max_load * capacity:
+        return None
+    wider = widest_needed(choices, plan, rate / rules.planned_load)
+    gain = choices.items_per_s(wider) / capacity - 1.0
+    if gain < rules.rebatch_gain:
+        return None
+    text = (
+        f"{came:.3g} items/s and {gathered:.0f} items that have gathered are more than the {capacity:.3g}/s "
+        f"that {plan} can do; {wider} can do {gain:.0%} more, and no worker is touched"
+    )
+    return wider, Verdict(Action.REBATCH, Reason.LOAD, text, gain=gain)
+
+
+def narrowed(choices: Choices, rules: SwitchRules, plan: Plan, seen: Seen) -> tuple[Plan, Verdict] | None:
+    """Return the same instances with batches for B̃, once what had gathered has been worked off.
+
+    None where these are no smaller than today's, do not carry the rate, or are hardly any sooner.
+    """
+    less = choices.rebatched(plan, seen.batch)
+    if less is None or less.batch >= plan.batch or rules.max_load * choices.items_per_s(less) < seen.rate:
+        return None
+    gain = choices.latency_ms(plan, seen.batch) / choices.latency_ms(less, seen.batch) - 1.0
+    if gain < rules.rebatch_gain:
+        return None
+    text = f"what had gathered has been worked off: {less} answers {seen.batch} items {gain:.0%} sooner"
+    return less, Verdict(Action.REBATCH, Reason.GAIN, text, gain=gain)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from partita.core.errors import NoFeasiblePlan
 from partita.core.plan import Plan
-from partita.planning.carrying import is_strained, wanted_batch, widest_needed
+from partita.planning.backlog import Backlog
+from partita.planning.carrying import is_strained, narrowed, wanted_batch, widened
 from partita.planning.choices import Choices
 from partita.planning.decisions import Action, Decision, Entry, Failed, Option, Reason, Seen
 from partita.planning.estimator import BatchSizeEstimator, EstimatorRules
@@ -71,9 +72,10 @@ class Controller:
         """The plan before today's."""
         self._pace = Pace(self.estimator_rules.samples)
         self._load = RecentLoad(self.estimator_rules, self.estimator, now_s=now_s)
+        self._backlog = Backlog(self.switch_rules, now_s=now_s, after_s=self.estimator_rules.interval_s)
         self._switching: Decision | None = None
         self._asked: _Asked | None = None
-        self._looks_again = False
+        self._looks_again = self._works_off = False
         self._measuring: GainMeter | None = None
         self._next_number = 1
 
@@ -93,9 +95,11 @@ class Controller:
         """Take what happened since the last sample.
 
         Silence says nothing of how many items come together: B̃ stays what it was while there were some.
+        What gathers because the plan cannot carry the load says nothing of it either.
         """
+        carried = self._backlog.cut(sample, self._choices, self.plan)
         if sample.arrived or sample.depth > 0.0:
-            self.estimator.observe(sample.depth)
+            self.estimator.observe(sample.depth, carried)
         self._load.add(sample)
         if self._switching is None:
             self._pace.observe(self.plan, sample)
@@ -168,7 +172,9 @@ class Controller:
             return self._do_asked(now_s) if self._switching is None else None
         is_due = self.estimator.is_due(now_s) or (self._looks_again and self._switching is None)
         decision = self._compare(now_s) if is_due and self._load.is_new else None
-        return self._widen(now_s) if decision is None and self._switching is None else decision
+        if decision is not None or self._switching is not None:
+            return decision
+        return self._widen(now_s) if self._backlog.items or not self._works_off else self._narrow(now_s)
 
     def _do_asked(self, now_s: float) -> Decision:
         assert self._asked is not None
@@ -292,28 +298,27 @@ class Controller:
 
         It costs nothing, so it waits neither for the end of an interval nor for the load to settle.
         """
-        depth, rate = self.estimator.depth, self._load.newest_rate
-        if depth is None or depth < DEEP * self.plan.batch or self.plan.batch >= self._choices.max_batch:
+        plan, depth, came = self.plan, self.estimator.depth, self._load.newest_rate
+        if depth is None or depth < DEEP * plan.batch:
             return None
-        choices, plan = self._choices, self.plan
-        capacity = choices.items_per_s(plan)
-        if rate <= self.switch_rules.max_load * capacity:
+        interval_s = self.estimator_rules.interval_s
+        found = widened(self._choices, self.switch_rules, plan, came, self._backlog.items, interval_s)
+        if found is None:
             return None
-        wider = widest_needed(choices, plan, rate / self.switch_rules.planned_load)
-        gain = choices.items_per_s(wider) / capacity - 1.0
-        if gain < self.switch_rules.rebatch_gain:
-            return None
-        text = (
-            f"{rate:.3g} items/s are more than the {capacity:.3g} that {plan} can do; {wider} can do "
-            f"{gain:.0%} more, and no worker is touched"
-        )
-        seen = replace(self._load.seen(plan), rate=rate)
-        options = (
-            self._option(Action.STAY, plan, wider.batch),
-            self._option(Action.REBATCH, wider, wider.batch),
-        )
-        verdict = Verdict(Action.REBATCH, Reason.LOAD, text, options[1], gain)
-        return self._enact(self._decision(now_s, seen, wider.batch, verdict, options), wider)
+        self._works_off = True
+        wider, verdict = found
+        return self._rebatch(now_s, replace(self._load.seen(plan), rate=came), wider.batch, wider, verdict)
+
+    def _narrow(self, now_s: float) -> Decision | None:
+        """Let the instances take fewer items at once again: what had gathered has been worked off."""
+        self._works_off = False
+        seen = self._load.seen(self.plan)
+        found = narrowed(self._choices, self.switch_rules, self.plan, seen)
+        return None if found is None else self._rebatch(now_s, seen, seen.batch, *found)
+
+    def _rebatch(self, now_s: float, seen: Seen, batch: int, target: Plan, verdict: Verdict) -> Decision:
+        options = (self._option(Action.STAY, self.plan, batch), self._option(Action.REBATCH, target, batch))
+        return self._enact(self._decision(now_s, seen, batch, verdict, options), target)
 
     def _fastest(self, batch: int) -> Option:
         """Return the best plan of other instances, with what is known of their pace.

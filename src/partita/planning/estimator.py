@@ -4,8 +4,9 @@ The depth Q̂ (items queued and in flight) is smoothed exponentially, Q̃ ← α
 of two of Q̃ is an estimate B̂; the mode of the last n estimates is B̃, which is compared with the plan's B after
 each reconfiguration interval. Pure: time is an argument, and the same samples give the same B̃ at any time.
 
-One thing is added to the paper. Q̃ nears a steady depth from below and, in exact numbers, never reaches it, so
-that a depth of 64 would be estimated as 32: a power of two counts as reached from `tolerance` below it.
+Two things are added to the paper. Q̃ nears a steady depth from below and, in exact numbers, never reaches it,
+so that a depth of 64 would be estimated as 32: a power of two counts as reached from `tolerance` below it. And
+B̂ is of that part of the depth which the load itself brings about: what only gathered is cut (`backlog`).
 """
 
 from collections import Counter, deque
@@ -81,7 +82,9 @@ class BatchSizeEstimator:
     def __init__(self, rules: EstimatorRules, *, batch: int, now_s: float) -> None:
         self.rules = rules
         self.depth: float | None = None
-        """Q̃; None before the first sample."""
+        """Q̃, with what has gathered; None before the first sample."""
+        self._carried: float | None = None
+        """Q̃ of what the load itself brings about, which estimates are made of."""
         self._estimates: deque[int] = deque(maxlen=rules.window)
         self._batch = batch
         self._compared_s = now_s
@@ -96,14 +99,18 @@ class BatchSizeEstimator:
         """B̃: the mode of the last n estimates; what was given before any sample."""
         return self._batch
 
-    def observe(self, depth: float) -> None:
-        """Take one sample of the depth: items queued and in flight."""
+    def observe(self, depth: float, carried: float | None = None) -> None:
+        """Take one sample of the depth, items queued and in flight; `carried` is it without what gathered."""
         if not (isfinite(depth) and depth >= 0.0):
             raise InvalidInput(f"depth {depth}: must be 0 or more")
-        alpha = self.rules.alpha
-        self.depth = depth if self.depth is None else alpha * depth + (1.0 - alpha) * self.depth
-        self._estimates.append(self._power_of_two(self.depth))
+        self.depth = self._smoothed(self.depth, depth)
+        self._carried = self._smoothed(self._carried, depth if carried is None else min(carried, depth))
+        self._estimates.append(self._power_of_two(self._carried))
         self._batch = _mode(self._estimates, self._batch)
+
+    def _smoothed(self, before: float | None, depth: float) -> float:
+        alpha = self.rules.alpha
+        return depth if before is None else alpha * depth + (1.0 - alpha) * before
 
     def _power_of_two(self, depth: float) -> int:
         """Return B̂, the next lower power of two, at least 1."""

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import sqrt
+from typing import NamedTuple
 
 from partita.core.plan import Plan
 from partita.planning.decisions import Seen
@@ -17,6 +18,7 @@ PATIENCE_INTERVALS = 2
 """A load that has not settled for this long is taken as it is, on average."""
 MIN_BATCHES = 4
 """Fewer batches in an interval than this say nothing about timeouts."""
+_NEVER = 1 << 62
 CHANCE, NEAR = 2.0, 0.05
 """Two halves of a window are alike if they differ by no more than two standard deviations of counts that
 come at random, and a twentieth."""
@@ -31,6 +33,10 @@ class Sample:
     """Items queued and in flight, as arriving items found it (`DepthMeter`)."""
     arrived: int
     """Items that were admitted."""
+    request_items: float = 1.0
+    """Size of the requests that they came in, as an item finds it."""
+    standing: int = 0
+    """The fewest items that an arriving request found before it: what was there all the time."""
     batches: int = 0
     batch_items: int = 0
     """Batches that were dispatched, and the items in them."""
@@ -48,6 +54,17 @@ class Sample:
     """Batches that were executed, how long that took in all, and how long it takes by the profile."""
 
 
+class Found(NamedTuple):
+    """What arriving items found since the meter was last read."""
+
+    depth: float
+    """Mean depth, their own request included; without arrivals, the depth now."""
+    arrived: int
+    request_items: float
+    standing: int
+    """As in `Sample`."""
+
+
 class DepthMeter:
     """The depth that arriving items found: what a burst brings shows, however seldom one looks.
 
@@ -55,22 +72,28 @@ class DepthMeter:
     items that come singly and at random the two are the same. Costs an addition or two for each request.
     """
 
-    __slots__ = ("_items", "_sum")
+    __slots__ = ("_items", "_least", "_squares", "_sum")
 
     def __init__(self) -> None:
-        self._items = 0
-        self._sum = 0
+        self._items = self._sum = self._squares = 0
+        self._least = _NEVER
 
     def arrived(self, items: int, depth: int) -> None:
         """A request was admitted; `depth` counts its items too."""
         self._items += items
         self._sum += items * depth
+        self._squares += items * items
+        if depth - items < self._least:  # noqa: PLR1730 a call would cost more than the rest of this
+            self._least = depth - items
 
-    def take(self, depth_now: int) -> tuple[float, int]:
-        """Return the mean depth since the last call, and how many items came; without any, the depth now."""
-        items, total = self._items, self._sum
-        self._items = self._sum = 0
-        return (total / items if items else float(depth_now)), items
+    def take(self, depth_now: int) -> Found:
+        """Return what came since the last call, and what it found."""
+        items, total, squares, least = self._items, self._sum, self._squares, self._least
+        self._items = self._sum = self._squares = 0
+        self._least = _NEVER
+        if not items:
+            return Found(float(depth_now), 0, 1.0, depth_now)
+        return Found(total / items, items, squares / items, least)
 
 
 class RecentLoad:

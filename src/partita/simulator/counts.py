@@ -42,11 +42,10 @@ class Counts:
 
     def sample(self, now_s: float, depth_now: int, timeouts: int) -> Sample:
         """Return what happened since the last call; `timeouts` are the dispatcher's since its start."""
-        depth, arrived = self.meter.take(depth_now)
+        found = self.meter.take(depth_now)
         sample = Sample(
             now_s=now_s,
-            depth=depth,
-            arrived=arrived,
+            **found._asdict(),
             batches=self._batches,
             batch_items=self._batch_items,
             timeouts=timeouts - self._timeouts,
