@@ -76,6 +76,8 @@ class Client:
         self.answers: list[tuple[float, float]] = []
         """(due, latency), seconds."""
         self.refused = self.failed = self.mixed_up = 0
+        self.stalled_s = 0.0
+        """How long this process stood still, in pieces of `forgive_s` or more."""
 
     def ask(self, due_s: float) -> None:
         item = self._item
@@ -87,10 +89,16 @@ class Client:
         except RequestError:
             self.refused += 1
 
-    async def run(self, rate: float, seconds: float) -> None:
-        """Ask at this rate for so long, then wait for what is still to come."""
+    async def run(self, rate: float, seconds: float, *, forgive_s: float = float("inf")) -> None:
+        """Ask at this rate for so long, then wait for what is still to come.
+
+        Where it is late by more than `forgive_s` it does not catch up: then this process had been stopped.
+        """
         began, asked = time.monotonic(), 0
         while (now := time.monotonic()) < began + seconds:
+            if (late := now - (began + asked / rate)) > forgive_s:
+                began += late
+                self.stalled_s += late
             while (due := began + asked / rate) <= now:
                 self.ask(due)
                 asked += 1

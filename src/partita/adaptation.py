@@ -53,6 +53,9 @@ class Adapter:
         self._warm_bytes = warm_bytes
         self._warm_for: Plan | None = None
         """The plan that was in force when likely ones were last chosen."""
+        self._warm_before: Plan | None = None
+        self._warm_within = 0
+        """The memory that there was for them, bytes."""
         self._loop = loop
         self._now_s = SystemClock().now_s
         self._meter = service.member.meter = DepthMeter()
@@ -134,17 +137,22 @@ class Adapter:
         return True
 
     def _keep_warm(self) -> None:
-        """Keep loaded: this plan once it is left, the one before, for 2 B, B/2 and 1, and a thinner one."""
-        plan, switcher = self.controller.plan, self._service.member.switcher
-        if plan is self._warm_for or switcher is None:
+        """Keep loaded: this plan once it is left, the one before, for 2 B, B/2 and 1, and a thinner one.
+
+        Chosen anew where the plan has changed, and where models came or went that share the memory.
+        """
+        plan, switcher, within = self.controller.plan, self._service.member.switcher, self._warm_bytes()
+        if switcher is None or (plan is self._warm_for and within == self._warm_within):
             return
-        self._warm_for, before = plan, self._warm_for
+        if plan is not self._warm_for:
+            self._warm_for, self._warm_before = plan, self._warm_for
+        self._warm_within, before = within, self._warm_before
         most = self._choices.max_batch
         likely = [plan, *([] if before is None else [before])]
         likely += [self._choices.best(b) for b in (2 * plan.batch, plan.batch // 2, 1) if 1 <= b <= most]
         thinner = self._choices.thinner(plan, 2 * plan.batch)
         likely += [] if thinner is None else [thinner]
-        switcher.keep_warm(likely, self._warm_bytes())
+        switcher.keep_warm(likely, within)
 
     def _carry_out(self, decision: Decision, target: Plan) -> None:
         log.info("%s: %s (%s): %s", self._service.name, decision.action, decision.reason, decision.text)

@@ -66,16 +66,25 @@ class CoreWatch:
             self._aside = None
 
     async def _watch(self) -> None:
+        """Look for ever: what goes wrong once must not end it, since nobody would notice."""
         while True:
-            assert self._aside is not None
-            topology = self._ours(await self._loop.run_in_executor(self._aside, self._read))
-            cores = cores_of(self._settings, topology, strict=False)
-            if cores and cores != self._cores:
-                log.info("cores %s may be used now, not %s", format_cores(cores), format_cores(self._cores))
-                self._cores = cores
-                self._topology = self._adaptation.topology = topology
-                await self._plan_anew()
+            try:
+                await self._look()
+            except PartitaError as error:
+                log.warning("the cores could not be looked at: %s", error)
+            except Exception:
+                log.exception("the cores could not be looked at; again in %g s", self._look_s)
             await asyncio.sleep(self._look_s)
+
+    async def _look(self) -> None:
+        assert self._aside is not None
+        topology = self._ours(await self._loop.run_in_executor(self._aside, self._read))
+        cores = cores_of(self._settings, topology, strict=False)
+        if cores and cores != self._cores:
+            log.info("cores %s may be used now, not %s", format_cores(cores), format_cores(self._cores))
+            self._cores = cores
+            self._topology = self._adaptation.topology = topology
+            await self._plan_anew()
 
     def _ours(self, topology: Topology) -> Topology:
         """Return it without what we did to ourselves: a head on its own cores sees only those."""
@@ -88,6 +97,8 @@ class CoreWatch:
                 await self._move(service, cores)
             except PartitaError as error:
                 log.warning("%s stays with plan %s: %s", service.name, service.plan, error)
+            except Exception:  # the other models are planned anew all the same
+                log.exception("%s stays with plan %s", service.name, service.plan)
 
     def _can_move(self, service: Service) -> bool:
         deployment = self._engine.deployment(service)

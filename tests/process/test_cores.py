@@ -124,6 +124,32 @@ def test_models_follow_the_cores_and_no_request_is_lost(
         os.sched_setaffinity(os.getpid(), allowed)
 
 
+def test_what_goes_wrong_while_looking_is_told_and_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    looks = 0
+
+    def read() -> Topology:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise ZeroDivisionError("a file of the kernel says nonsense")
+        return replace(MACHINE, quota_cores=1.0) if looks > 2 else MACHINE
+
+    async def main() -> None:
+        async with engine() as made:
+            loop = asyncio.get_running_loop()
+            adaptation = Adaptation(made, loop, adapts=False)
+            watch = CoreWatch(made, adaptation, loop, ServerSettings(), read=read, look_s=0.01)
+            watch.start()
+            await until(lambda: looks > 3)
+            await until(lambda: adaptation.topology.quota_cores == 1.0)
+            await watch.stop()
+
+    run(main)
+    (record,) = [r for r in caplog.records if r.exc_info is not None]
+    assert "could not be looked at" in record.message
+    assert "nonsense" in str(record.exc_info)
+
+
 def test_what_was_asked_for_is_cut_to_what_there_is() -> None:
     one = replace(MACHINE, quota_cores=1.0)
     assert cores_of(ServerSettings(cores=2), one, strict=False) == BOTH[:1]

@@ -3,10 +3,10 @@
 A depth says which batch size a load needs only as long as the load is carried. Where more comes than the
 plan can do, items gather, and the depth says how long that has gone on: B̃ would run up, stay there until all
 is worked off, and ask for batches that nobody needs. So what has gathered is followed by a queue on paper,
-which grows and shrinks by what comes and by what the plan can do; while there is any, and for a while after it,
-the depth counts only up to what the same rate brings about in a plan that carries it, by Little's law: items
-in the system = rate × time. Items that come together are no backlog: nothing has gathered where a request found
-nobody before it.
+which grows and shrinks by what comes and by what the plan can do; while there is any, and for a while after
+it, the depth counts only up to what the same rate brings about in a plan that carries it, by Little's law:
+items in the system = rate × time. Items that come together are no backlog: nothing has gathered where a
+request found nobody before it.
 """
 
 from math import inf

@@ -5,8 +5,8 @@ of two of Q̃ is an estimate B̂; the mode of the last n estimates is B̃, which
 each reconfiguration interval. Pure: time is an argument, and the same samples give the same B̃ at any time.
 
 Two things are added to the paper. Q̃ nears a steady depth from below and, in exact numbers, never reaches it,
-so that a depth of 64 would be estimated as 32: a power of two counts as reached from `tolerance` below it. And
-B̂ is of that part of the depth which the load itself brings about: what only gathered is cut (`backlog`).
+so that a depth of 64 would be estimated as 32: a power of two counts as reached from `tolerance` below it.
+And B̂ is of that part of the depth which the load itself brings about: what only gathered is cut (`backlog`).
 """
 
 from collections import Counter, deque
