@@ -228,7 +228,8 @@ class Adaptation:
             self._adapters.pop(service).stop()
         for service in served - self._adapters.keys() - self._preparing.keys():
             deployment = self._engine.deployment(service)
-            if deployment.profile is not None and service.member.switcher is not None:
+            follows = deployment.profile is not None and not deployment.is_limited
+            if follows and service.member.switcher is not None:
                 self._preparing[service] = asyncio.ensure_future(self._prepare(service, deployment))
 
     async def _prepare(self, service: Service, deployment: Deployment) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
-from partita.choosing import adopted
 from partita.core.errors import InvalidInput
 from partita.core.plan import Objective, Plan
+from partita.deploy import as_launched
 from partita.planning.optimizer import Optimizer
 from partita.profiles import Measuring, measured
 from partita.profiling.runner import Listener, Progress
@@ -42,7 +42,7 @@ def plan(
     topology = read_topology()
     chosen = select_cores(topology, None if cores is None else str(cores))
     listener = Listener() if progress is None else Listener(progress=progress)
-    source = adopted(sources[0], topology)
+    source = as_launched(sources[0], topology, "refuse")
     profile = measured(source, chosen, topology, Measuring(budget_s=budget_s, listener=listener))
     optimizer = Optimizer(
         profile,

@@ -57,6 +57,7 @@ def is_open(source: ModelSource) -> bool:
     settings = source.settings
     return (
         source.ensemble is None
+        and not source.is_archive
         and settings.runtime == "auto"
         and not set(settings.options) - _OF_THE_MODEL
         and len(_runtimes(source)) > 1

@@ -128,7 +128,7 @@ def _plan(
 ) -> Plan:
     """Return the plan for these cores: from the profile, else as begun where that fits, else the safe one."""
     most = max(i.batch for i in begun.plan.instances)
-    if now.profile is not None:
+    if now.profile is not None and not now.is_limited:
         optimizer = optimizer_for(now.profile, topology, tuple(cores), most)
         if batch is not None:
             return optimizer.plan(len(cores), max(1, min(batch, most * len(cores))))

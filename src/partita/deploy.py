@@ -17,7 +17,7 @@ from partita.launching import launch_of
 from partita.machines.dispatcher import BatchingRules, Policy
 from partita.planning.optimizer import Optimizer
 from partita.planning.placement import place
-from partita.settings import InstanceSettings, ServerSettings
+from partita.settings import InstanceSettings, Requirements, ServerSettings
 from partita.sources import ModelSource
 from partita.system.cpulists import parse_cpu_list
 from partita.system.cpus import select_cores
@@ -100,15 +100,9 @@ def deployment_for(
     """Plan one model, or allocate one ensemble, on these cores. Raises `InvalidInput` or `NoFeasiblePlan`."""
     if source.ensemble is not None:
         return ensemble_deployment(source, limits_of(source, server), topology, cores)
-    profile: Profile | None = None
-    if source.is_archive:
-        source = unpacked(source, server.requirements)  # which items it takes is not known
-    else:
-        source = adopted(source, topology)
-        profile = None if source.settings.instances else profiler(source, cores)
+    source = as_launched(source, topology, server.requirements)
+    profile = None if source.settings.instances else within(profiler(source, cores), source)
     plan = plan_for(source, topology, cores, profile)
-    if source.settings.limits_workers:
-        profile = None  # nobody changes the plan, which is within the limits
     return Deployment(
         name=source.name,
         version=source.version,
@@ -117,7 +111,22 @@ def deployment_for(
         plan=plan,
         cores=cores,
         profile=profile if profile is not None and profile.points else None,
+        by_hand=bool(source.settings.instances),
+        is_limited=source.settings.limits_workers,
     )
+
+
+def as_launched(source: ModelSource, topology: Topology, requirements: Requirements) -> ModelSource:
+    """Return a model as a worker loads it: in the runtime that was chosen for it, or unpacked."""
+    return unpacked(source, requirements) if source.is_archive else adopted(source, topology)
+
+
+def within(profile: Profile | None, source: ModelSource) -> Profile | None:
+    """Return what is known of an archive in batches that its handler is to get; other models' as it is."""
+    if profile is None or not source.is_archive:
+        return profile
+    points = [point for point in profile.points.values() if point.batch <= source.max_batch]
+    return Profile(points, provenance=profile.provenance, load_s=profile.load_s, finished=profile.finished)
 
 
 def suited(launch: ModelLaunch, plan: Plan) -> ModelLaunch:
@@ -155,11 +164,36 @@ def plan_for(
     if settings.instances:
         return place(_by_hand(settings.instances, source, topology, cores), topology, cores=cores)
     plan = _planned(source, topology, cores, profile)
-    wanted = min(max(len(plan.instances), settings.min_workers or 1), settings.max_workers or len(cores))
-    count = min(wanted, len(cores))
-    if settings.limits_workers and count != len(plan.instances):
-        plan = equal_plan(len(cores), count, source.max_batch)
-    return place(plan, topology, cores=cores)
+    return place(
+        plan if _is_allowed(plan, source) else _limited(source, topology, cores, profile, plan),
+        topology,
+        cores=cores,
+    )
+
+
+def _is_allowed(plan: Plan, source: ModelSource) -> bool:
+    """Whether a plan has no fewer and no more instances than the settings want."""
+    count, settings = len(plan.instances), source.settings
+    return (settings.min_workers or 1) <= count <= (settings.max_workers or count)
+
+
+def _limited(
+    source: ModelSource, topology: Topology, cores: tuple[int, ...], profile: Profile | None, plan: Plan
+) -> Plan:
+    """Return the best plan of as many instances as the settings want, and at most one for each core.
+
+    Without a profile, or where it says nothing of such plans, the instances are as near in number to those of
+    `plan` as they may be, and alike.
+    """
+    least, most = source.settings.min_workers or 1, source.settings.max_workers or len(cores)
+    batch = source.settings.batch or source.max_batch
+    if profile is not None and profile.points:
+        optimizer = optimizer_for(profile, topology, cores, source.max_batch)
+        for found in optimizer.candidates(len(cores), max(batch, least), 2 * len(cores) + 1):
+            if least <= len(found.instances) <= most:
+                return found
+    count = min(max(len(plan.instances), least), most, len(cores))
+    return equal_plan(len(cores), count, source.max_batch)
 
 
 def _planned(

@@ -91,6 +91,7 @@ class Head:
             self.loop,
             budget_s=settings.tune_budget_s,
             rules=PaceRules(max_slowdown=settings.tune_slowdown),
+            sample_bytes=settings.tune_sample_bytes,
         )
         for source in self.sources:
             tuning.know(source)

@@ -13,6 +13,7 @@ from partita.engine.engine import WORKER_ARGV
 from partita.profiling.beside import Assignment
 from partita.profiling.identity import provenance_of
 from partita.profiling.runner import (
+    WITHOUT_CALLS,
     BudgetTooSmall,
     Listener,
     ProfileSettings,
@@ -46,7 +47,7 @@ class Measuring:
     resume: Profile | None = None
     """A profile to go on with besides the kept one, such as one that the user's file holds."""
     samples: Path | None = None
-    """Items to measure with, .npy or .npz; None = made up."""
+    """Items to measure with; None = those of the model's settings, else made up."""
     listener: Listener = field(default_factory=Listener)
     folder: Path | None = None
     """Where profiles are kept; None = the user's cache folder."""
@@ -62,7 +63,7 @@ def saved_or_measured(server: ServerSettings, listener: Listener | None = None) 
     measuring = Measuring(budget_s=server.tune_budget_s, listener=listener or logging_listener())
 
     def profiler(source: ModelSource, cores: tuple[int, ...]) -> Profile | None:
-        if server.tune in ("background", "never"):
+        if server.tune in ("background", "never") or (source.is_archive and source.samples is None):
             return cached(source, topology)
         try:
             return measured(source, cores, topology, measuring)
@@ -87,12 +88,15 @@ def measured(
     if the profile to go on with was measured on something else.
     """
     kept = None if measuring.again else cached(source, topology, measuring.folder)
-    given = _provenance(source, topology, measuring.samples)
+    samples = measuring.samples or source.samples
+    given = _provenance(source, topology, samples)
     same_items = kept is None or _samples_of(kept) == given.samples_hash
     goes_on = measuring.full or measuring.go_on or measuring.resume is not None
     is_good = is_complete(kept, source, cores, topology)
-    if kept is not None and is_good and not goes_on and (same_items or measuring.samples is None):
+    if kept is not None and is_good and not goes_on and (same_items or samples is None):
         return kept
+    if source.is_archive and samples is None:
+        raise InvalidInput(WITHOUT_CALLS)
     if not same_items:
         measuring.listener.note("the kept profile was measured with other items: measuring anew")
         kept = None
@@ -133,7 +137,7 @@ def _settings(
         max_batch=source.max_batch,
         budget_s=measuring.budget_s,
         full=measuring.full,
-        samples=measuring.samples,
+        samples=measuring.samples or source.samples,
         execution_limit_s=source.settings.execution_limit_s,
     )
 

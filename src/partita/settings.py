@@ -103,6 +103,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     inputs: dict[str, InputSettings] = {}
     dimensions: dict[str, Positive] = {}
     """Sizes of symbolic axes, for warm-up and profiling."""
+    samples: str | None = None
+    """Items to profile with: .npy or .npz; for an archive a file or folder of requests' bodies."""
     instances: tuple[InstanceSettings, ...] = ()
     """A plan by hand; empty = planned."""
     options: dict[str, str | int | float | bool] = {}
@@ -166,6 +168,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Longest that such a profile may take, for each model; in the background waiting does not count."""
     tune_slowdown: Annotated[float, msgspec.Meta(ge=1)] = 1.5
     """Most that the 99th percentile of a model's latency may grow while it is profiled in the background."""
+    tune_sample_bytes: Annotated[int, msgspec.Meta(ge=0)] = 16 << 20
+    """Memory for calls of an archive that it is profiled with in the background, forgotten then; 0 = none are
+    kept, and an archive without ``samples`` is not profiled."""
     adapt: bool = True
     """Change plans as the load changes, of models that have a profile."""
     warm_memory_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -262,7 +267,12 @@ def load_model_settings(path: Path, name: str) -> ModelSettings:
     settings = _read_all(raw, where=f"{path}: ")
     if others := set(settings.model) - {name}:
         raise InvalidInput(f"{path}: [model.{min(others)}] is about another model than this folder's, {name}")
-    return settings.model.get(name, ModelSettings())
+    own = settings.model.get(name, ModelSettings())
+    return (
+        own
+        if own.samples is None
+        else msgspec.structs.replace(own, samples=str(path.absolute().parent / own.samples))
+    )
 
 
 def default_config(environ: Mapping[str, str] | None = None) -> Path | None:
@@ -301,14 +311,16 @@ def _paths_beside(settings: Settings, folder: Path) -> Settings:
     """Return the settings with relative paths of models and other files taken from the folder of the file
     that names them.
     """
-    models = {
-        name: msgspec.structs.replace(model, path=str(folder / model.path)) if model.path else model
-        for name, model in settings.model.items()
-    }
+    models = {name: _beside(model, folder) for name, model in settings.model.items()}
     names = ("tls_certificate", "tls_key", "tls_client_ca", "model_store")
     given = {name: path for name in names if (path := getattr(settings.server, name)) is not None}
     server = msgspec.structs.replace(settings.server, **{n: str(folder / p) for n, p in given.items()})
     return msgspec.structs.replace(settings, server=server, model=models)
+
+
+def _beside(model: ModelSettings, folder: Path) -> ModelSettings:
+    given = {name: path for name in ("path", "samples") if (path := getattr(model, name)) is not None}
+    return msgspec.structs.replace(model, **{name: str(folder / path) for name, path in given.items()})
 
 
 def _read_server(table: Any, *, where: str, strict: bool = True) -> ServerSettings:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from partita.archives import containers
-from partita.archives.source import RUNTIME as ARCHIVE
 from partita.archives.source import archive_source
 from partita.core.errors import InvalidInput, MissingExtra
 from partita.core.formats import FACTORY, PACKAGES, SUFFIXES, needs_factory, runtimes_for
 from partita.handler_files import find_handler, handler_reference
 from partita.model_config import read_max_batch_size
 from partita.settings import ModelSettings, Settings, load_model_settings
+from partita.wire.archive_call import RUNTIME as ARCHIVE
 
 if TYPE_CHECKING:
     from partita.allocation_file import Allocation
@@ -57,6 +57,11 @@ class ModelSource:
     def is_archive(self) -> bool:
         """Whether this is a TorchServe archive."""
         return self.runtime == ARCHIVE
+
+    @property
+    def samples(self) -> Path | None:
+        """Items to profile it with, as set; None = none are."""
+        return None if self.settings.samples is None else Path(self.settings.samples)
 
     @property
     def load_path(self) -> str:

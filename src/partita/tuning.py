@@ -4,16 +4,21 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakKeyDictionary
+
+from msgspec import structs
 
 from partita.adaptation import Adaptation
 from partita.choosing import adopted
 from partita.core.errors import PartitaError
 from partita.core.plan import Plan
 from partita.core.profile import Profile
-from partita.deploy import plan_for, suited
+from partita.core.topology import Topology
+from partita.deploy import plan_for, suited, within
+from partita.engine.call_sample import CallSample
 from partita.engine.engine import Engine
 from partita.engine.service import Service
 from partita.engine.tuning_report import TuningReport, TuningState
@@ -22,6 +27,9 @@ from partita.profiles import assignment, is_complete
 from partita.profiling.beside import encode_assignment
 from partita.profiling.store import decode
 from partita.sources import ModelSource
+from partita.system.clock import SystemClock
+from partita.system.shared_memory import SharedMemory
+from partita.wire.archive_call import pack_calls
 
 log = logging.getLogger("partita")
 T = TypeVar("T")
@@ -41,12 +49,15 @@ class Tuning:
         *,
         budget_s: float,
         rules: PaceRules,
+        sample_bytes: int = 0,
     ) -> None:
         self._engine = engine
         self._adaptation = adaptation
         self._loop = loop
         self._budget_s = budget_s
         self._rules = rules
+        self._sample_bytes = sample_bytes
+        self._clock = SystemClock()
         self._sources: dict[str, ModelSource] = {}
         self._seen: WeakKeyDictionary[Service, tuple[int, ...]] = WeakKeyDictionary()
         """Services that need no measuring, or had their turn, on these cores."""
@@ -87,26 +98,37 @@ class Tuning:
             return
         for service in served.values():
             cores = self._engine.deployment(service).cores
-            if service.is_ready and self._seen.get(service) != cores:
-                self._seen[service] = cores
-                if (source := self._to_measure(service)) is not None:
-                    self._tuned = service
-                    self._task = self._loop.create_task(self._tune(service, source))
-                    return
+            if not service.is_ready or self._seen.get(service) == cores:
+                continue
+            source = self._to_measure(service)
+            if source is not None and not self._has_items(service, source):
+                continue
+            self._seen[service] = cores
+            if source is not None:
+                self._tuned = service
+                self._task = self._loop.create_task(self._tune(service, source))
+                return
 
     def _to_measure(self, service: Service) -> ModelSource | None:
         """Return where a service's model comes from, None if it is planned by hand or knows enough."""
-        source = self._sources.get(service.name)
-        if source is None or source.ensemble is not None or source.is_archive:
-            return None  # nobody knows what items an archive's handler takes
-        if source.settings.instances or source.settings.limits_workers:
+        source, deployment = self._sources.get(service.name), self._engine.deployment(service)
+        if source is None or source.ensemble is not None or deployment.by_hand or not deployment.cores:
             return None
-        deployment = self._engine.deployment(service)
-        if not deployment.cores or is_complete(
-            deployment.profile, source, deployment.cores, self._adaptation.topology
-        ):
-            return None
-        return source
+        if source.is_archive and source.samples is None and not self._sample_bytes:
+            return None  # nobody knows what requests its handler takes
+        topology = self._adaptation.topology
+        return None if is_complete(deployment.profile, source, deployment.cores, topology) else source
+
+    def _has_items(self, service: Service, source: ModelSource) -> bool:
+        """Whether there is something to measure a model with; an archive's calls are collected till then."""
+        if not source.is_archive or source.samples is not None:
+            return True
+        if service.sample is None:
+            service.sample = CallSample(self._sample_bytes, self._clock)
+            report = TuningReport(budget_s=self._budget_s, left_s=self._budget_s)
+            report.state, report.reason = TuningState.COLLECTING, "it waits for calls to measure with"
+            self._engine.tunings[service] = report
+        return service.sample.is_ripe
 
     async def _run_aside(self, call: Callable[[], T]) -> T:
         assert self._aside is not None
@@ -115,15 +137,17 @@ class Tuning:
     async def _tune(self, service: Service, source: ModelSource) -> None:
         report = TuningReport(budget_s=self._budget_s, left_s=self._budget_s)
         cores = self._engine.deployment(service).cores
+        calls: SharedMemory | None = None
         log.info("%s: measured while it serves, for at most %g s", service.name, self._budget_s)
         try:
-            source = await self._run_aside(lambda: adopted(source, self._adaptation.topology))
+            calls = await self._calls(service)
+            source = await self._run_aside(lambda: _as_served(source, service, self._adaptation.topology))
             encoded = await self._run_aside(
                 lambda: encode_assignment(
                     assignment(source, cores, self._adaptation.topology, self._budget_s)
                 )
             )
-            profile = await self._engine.measure(service, encoded, self._rules, report)
+            profile = await self._engine.measure(service, encoded, self._rules, report, calls)
             await self._serve_by(service, source, decode(profile, Path("the measured profile")))
             report.state, report.left_s = TuningState.FINISHED, 0.0
         except asyncio.CancelledError:
@@ -132,13 +156,30 @@ class Tuning:
         except (PartitaError, OSError) as error:
             report.state, report.reason = TuningState.FAILED, str(error)
             log.warning("%s stays with plan %s: %s", service.name, service.plan, error)
+        finally:
+            if calls is not None:
+                calls.close()
+
+    async def _calls(self, service: Service) -> SharedMemory | None:
+        """Return the calls that were kept of an archive, in memory of their own; nobody else keeps them."""
+        sample, service.sample = service.sample, None
+        if sample is None:
+            return None
+
+        def written() -> SharedMemory:
+            packed = pack_calls(sample.take())
+            memory = SharedMemory.create(len(packed), "calls")
+            memory.view[:] = packed
+            return memory
+
+        return await self._run_aside(written)
 
     async def _serve_by(self, service: Service, source: ModelSource, profile: Profile) -> None:
         """Switch to the plan that the profile asks for, by the ordinary handover."""
         cores = self._engine.deployment(service).cores
 
         def planned() -> Plan:
-            return plan_for(source, self._adaptation.topology, cores, profile)
+            return plan_for(source, self._adaptation.topology, cores, within(profile, source))
 
         plan, before = await self._run_aside(planned), service.plan
         service.member.launch = suited(service.member.launch, plan)
@@ -148,3 +189,12 @@ class Tuning:
         await switch.until_accepting()
         points = len(profile.points)
         log.info("%s: profiled beside its traffic, %d points: %s → %s", service.name, points, before, plan)
+
+
+def _as_served(source: ModelSource, service: Service, topology: Topology) -> ModelSource:
+    """Return a model as it was launched: in the runtime that was chosen, from where it was unpacked."""
+    if not source.is_archive:
+        return adopted(source, topology)
+    launch = service.member.launch
+    settings = structs.replace(source.settings, options=dict(launch.options))
+    return replace(source, path=Path(launch.path), settings=settings)

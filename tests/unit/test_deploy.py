@@ -1,10 +1,17 @@
-"""What a plan says of how its workers are launched."""
+"""What a plan says of how its workers are launched, and how many there are."""
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from partita.core.plan import InstanceSpec, Plan
-from partita.deploy import SPIN_BELOW_MS, suited
+from partita.core.profile import Profile, ProfilePoint
+from partita.core.topology import LogicalCpu, Topology
+from partita.deploy import SPIN_BELOW_MS, plan_for, suited, within
 from partita.engine.instance import ModelLaunch
+from partita.settings import ModelSettings
+from partita.sources import ModelSource
 
 
 def plan(expected_ms: float | None, *executions: int) -> Plan:
@@ -36,3 +43,39 @@ def test_what_the_user_says_stands_and_other_runtimes_are_left_alone(
 ) -> None:
     launch = ModelLaunch(name="m", path="m", runtime=runtime, options=options)
     assert suited(launch, plan(100.0, 1)) is launch
+
+
+def profile(second_core: float) -> Profile:
+    """A model that two cores execute so many times as fast as one does."""
+    sizes = (1, 2, 4, 8, 16, 32)
+    alone = [ProfilePoint(threads=1, batch=b, mean_ms=10.0 * b) for b in sizes]
+    return Profile(
+        [*alone, *(ProfilePoint(threads=2, batch=b, mean_ms=10.0 * b / second_core) for b in sizes)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "without", "thin", "fat"),
+    [(None, None, 1, 2, 1), (None, 1, 1, 1, 1), (2, None, 2, 2, 2), (1, 2, 1, 2, 1), (3, 5, 2, 2, 2)],
+)
+def test_the_number_of_instances_is_within_the_limits(
+    least: int | None, most: int | None, without: int, thin: int, fat: int
+) -> None:
+    settings = ModelSettings(min_workers=least, max_workers=most)
+    source = ModelSource(name="m", path=Path("m.onnx"), runtime="onnxruntime", settings=settings)
+    topology = Topology(cpus=tuple(LogicalCpu(socket=0, node=0, core=n, cpu=n) for n in range(2)))
+    for known, count in ((None, without), (profile(1.05), thin), (profile(1.99), fat)):
+        found = plan_for(source, topology, (0, 1), known)
+        assert len(found.instances) == count, (known, str(found))
+        assert all(i.batch <= source.max_batch and i.cores for i in found.instances)
+
+
+def test_an_archives_profile_counts_in_batches_that_its_handler_may_get() -> None:
+    known = profile(1.9)
+    settings = ModelSettings(max_batch=4)
+    archive = ModelSource(name="m", path=Path("m.mar"), runtime="torchserve", settings=settings)
+    found = within(known, archive)
+    assert found is not None
+    assert found.batches == (1, 2, 4)
+    assert within(known, replace(archive, runtime="onnxruntime")) is known
+    assert within(None, archive) is None

@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partita.archives import folders
-from partita.archives.containers import manifest_of
+from partita.archives.containers import SUFFIXES, manifest_of
 from partita.archives.model_config import read_config, under
 from partita.core.errors import InvalidInput
 from partita.settings import ModelSettings, Requirements, cache_dir
+from partita.wire.archive_call import RUNTIME
 
 if TYPE_CHECKING:
     from partita.sources import ModelSource
 
 log = logging.getLogger("partita")
 
-RUNTIME = "torchserve"
+SAMPLES = ".samples"
+"""Ending of a file or folder beside an archive that holds bodies of requests to profile it with."""
 PACKAGES = "partita-packages"
 """Folder, beside an archive's files, of the packages that it asked for."""
 INSTALL_LIMIT_S = 600.0
@@ -41,6 +43,8 @@ def archive_source(
     settings = under(settings, read_config(path, manifest), str(path))
     for key in (name or manifest.model.model_name, "*"):
         settings = under(settings, dict((defaults or {}).get(key, {})), str(path))
+    if (beside := path.with_name(f"{_stem(path)}{SAMPLES}")).exists():
+        settings = under(settings, {"samples": str(beside)}, str(path))
     return ModelSource(
         name=name or manifest.model.model_name,
         version=manifest.version,
@@ -77,6 +81,10 @@ def unpacked(source: "ModelSource", requirements: Requirements) -> "ModelSource"
     from msgspec.structs import replace as changed
 
     return replace(source, path=folder, settings=changed(source.settings, options=options))
+
+
+def _stem(path: Path) -> str:
+    return next((path.name.removesuffix(end) for end in SUFFIXES if path.name.endswith(end)), path.name)
 
 
 def _check_links(folder: Path) -> None:

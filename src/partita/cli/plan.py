@@ -141,14 +141,14 @@ class _Model:
 
 def _measured(path: Path, cores: int | None, config: Path | None) -> _Model:
     """Return a model with its profile, which is measured now if there is none."""
-    from partita.choosing import adopted
+    from partita.deploy import as_launched
     from partita.profiles import Measuring, cached, measured
     from partita.settings import default_config, load_settings
     from partita.system.cpus import read_topology, select_cores
 
     settings = load_settings(config or default_config())
     topology = read_topology()
-    source = adopted(one_model(path, settings), topology)
+    source = as_launched(one_model(path, settings), topology, settings.server.requirements)
     chosen = select_cores(topology, None if cores is None else str(cores))
     profile: Profile | None
     if settings.server.tune == "never":

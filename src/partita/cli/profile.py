@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     "samples",
     type=FILE,
     metavar="FILE",
-    help="Items to compare and measure with, .npy or .npz. [default: made up]",
+    help="Items to compare and measure with, .npy or .npz; for an archive a file or folder of requests' "
+    "bodies. [default: made up]",
 )
 @click.option(
     "--tolerance",
@@ -103,8 +104,9 @@ def command(
     """
     from msgspec import to_builtins
 
-    from partita.choosing import CHOICE_SHARE, Choosing, adopted
+    from partita.choosing import CHOICE_SHARE, Choosing
     from partita.choosing import chosen as choose
+    from partita.deploy import as_launched
     from partita.profiles import Measuring, cached, measured
     from partita.profiling.store import load, save
     from partita.settings import default_config, load_settings
@@ -116,6 +118,7 @@ def command(
     source = _adjusted(
         one_model(path, settings), runtime, max_batch, parse_dimensions(dimensions), allow_deviation
     )
+    samples = samples or source.samples
     topology = read_topology()
     wanted, budget_s = settings.server.cores, settings.server.tune_budget_s
     chosen = select_cores(topology, None if wanted is None else str(wanted))
@@ -140,7 +143,7 @@ def command(
             )
             with watched_choice(watch, source.name, choosing.budget_s) as audience:
                 choice = choose(source, chosen, topology, replace(choosing, audience=audience))
-        source = adopted(source, topology)
+        source = as_launched(source, topology, settings.server.requirements)
         left_s = max(budget_s - (monotonic() - begun_s), budget_s * (1 - CHOICE_SHARE) / 2)
         with watched(watch, source.name, left_s) as listener:
             profile = measured(

@@ -23,6 +23,10 @@ class Deployment:
     """What other plans may use; empty = only what this one does."""
     profile: Profile | None = None
     """What the plan was made from, and others can be; None = without a profile, or by hand."""
+    by_hand: bool = False
+    """Whether somebody has said which instances there are, so that nobody looks for better ones."""
+    is_limited: bool = False
+    """Whether somebody has said how many there may be, so that the plan does not follow the load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

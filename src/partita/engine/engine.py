@@ -156,13 +156,21 @@ class Engine:
         )
 
     async def measure(
-        self, service: Service, assignment: bytes, rules: PaceRules, report: TuningReport
+        self,
+        service: Service,
+        assignment: bytes,
+        rules: PaceRules,
+        report: TuningReport,
+        calls: SharedMemory | None = None,
     ) -> bytes:
-        """Measure a model beside its traffic; returns its profile, encoded. Raises `MeasuringFailed`."""
+        """Measure a model beside its traffic, an archive with these calls; returns its profile, encoded.
+
+        Raises `MeasuringFailed`.
+        """
         number = next(self._numbers)
         self.tunings[service] = report
         measuring = Measuring(service, number, self.leases, rules, report, loop=self._loop, clock=self._clock)
-        return await measuring.run(assignment)
+        return await measuring.run(assignment, calls)
 
     async def remove(self, name: str, grace_s: float) -> None:
         """Serve a name no longer, and wait until its service has ended. Raises `ModelNotFound`."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import sys
 from contextlib import suppress
 
@@ -14,6 +15,7 @@ from partita.machines.leases import CoreLeases
 from partita.machines.tuning_pace import Mode, PaceRules, Phase, TuningPace
 from partita.system.channels import Channel, channel_pair
 from partita.system.processes import Bystander, WorkerProcess, spawn_worker, thread_environment
+from partita.system.shared_memory import SharedMemory
 from partita.wire.tuning import (
     Done,
     Failed,
@@ -81,8 +83,11 @@ class Measuring:
         self._timer: asyncio.TimerHandle | None = None
         self._ended = asyncio.Event()
 
-    async def run(self, assignment: bytes) -> bytes:
-        """Return the profile as its store writes it. Raises `MeasuringFailed`."""
+    async def run(self, assignment: bytes, calls: SharedMemory | None = None) -> bytes:
+        """Return the profile as its store writes it; `calls` are what an archive is measured with.
+
+        Raises `MeasuringFailed`.
+        """
         self._channel, theirs = channel_pair()
         environment = thread_environment(1)
         name = f"{self._service.name}-measuring"
@@ -92,7 +97,10 @@ class Measuring:
         self._service.statistics.latencies.tap_s = []
         self._sample()
         try:
-            self._send(Measure(assignment))
+            if calls is None:
+                self._send(Measure(assignment))
+            else:
+                self._send_with(Measure(assignment, calls.nbytes), calls)
             return await self._outcome
         finally:
             await self._end()
@@ -138,6 +146,16 @@ class Measuring:
         assert self._channel is not None
         with suppress(ConnectionClosed):  # its end is told by its process descriptor
             self._channel.send(encode(message))
+
+    def _send_with(self, message: TuningMessage, memory: SharedMemory) -> None:
+        """Send a message along with memory that may be read there."""
+        assert self._channel is not None
+        descriptor = memory.reopen_read_only()
+        try:
+            with suppress(ConnectionClosed):
+                self._channel.send(encode(message), [descriptor])
+        finally:
+            os.close(descriptor)
 
     def _readable(self) -> bool:
         assert self._channel is not None

@@ -22,6 +22,7 @@ from partita.core.errors import (
 from partita.core.plan import Plan
 from partita.core.tensors import Signature
 from partita.engine.arena import ALIGNMENT, InputArena, aligned
+from partita.engine.call_sample import CallSample
 from partita.engine.deadlines import Deadlines
 from partita.engine.instance import ModelLaunch
 from partita.engine.member import InstanceFactory, Member
@@ -58,6 +59,7 @@ class Service:
         self.state = ServiceState.LOADING
         self.failure: str | None = None
         self.statistics = Statistics()
+        self.sample: CallSample | None = None  # of an archive that is to be measured
         self.plan: Plan | None = None
         self.arena = InputArena(settings.arena_bytes, name=f"{name}-inputs", rows_hint=rows_hint)
         self._loop = loop
@@ -306,6 +308,8 @@ class Service:
         request.ended = True
         for job in request.jobs:  # all its items are settled: nothing waits or runs
             job.ended = True
+        if self.sample is not None:
+            self.sample.look(request, self.arena.view, outputs)
         self._recycle(request)
         if self.state is ServiceState.DRAINING:
             self._changed.set()

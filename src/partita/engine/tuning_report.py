@@ -8,6 +8,8 @@ from typing import Any
 class TuningState(StrEnum):
     """What measuring does, or what became of it."""
 
+    COLLECTING = "collecting"
+    """An archive's calls are waited for, to measure it with."""
     IDLE = "idle"
     """It measures freely: nothing else comes."""
     RESTING = "resting"
@@ -20,7 +22,7 @@ class TuningState(StrEnum):
     FAILED = "failed"
 
 
-UNDER_WAY = (TuningState.IDLE, TuningState.RESTING, TuningState.RUNNING)
+UNDER_WAY = (TuningState.COLLECTING, TuningState.IDLE, TuningState.RESTING, TuningState.RUNNING)
 
 
 @dataclass(slots=True)

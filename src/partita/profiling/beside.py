@@ -18,13 +18,16 @@ import msgspec
 
 from partita.core.errors import ConnectionClosed, InvalidInput, PartitaError
 from partita.core.profile import Profile
+from partita.profiling.identity import model_hash
 from partita.profiling.runner import Listener, ProfileSettings, Progress, profile_model
 from partita.profiling.store import SaveFailed, encode, load, save
 from partita.profiling.turns import AskedTurns
 from partita.system.channels import Channel
 from partita.system.clock import SystemClock
 from partita.system.processes import die_with_parent, step_back
+from partita.system.shared_memory import SharedMemory
 from partita.wire import tuning as wire
+from partita.wire.archive_call import unpack_calls
 
 PATIENCE = 20.0
 """A worker that is stopped most of the time is given so many times as long before it counts as hung."""
@@ -71,15 +74,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     step_back()
     try:
-        message = wire.decode_to_measuring(channel.receive()[0])
+        frame, descriptors = channel.receive()
+        message = wire.decode_to_measuring(frame)
         assert isinstance(message, wire.Measure), message
-        _measure(decode_assignment(message.assignment), channel)
+        calls = _calls(descriptors, message.calls_bytes)
+        _measure(decode_assignment(message.assignment), channel, calls)
     except ConnectionClosed:
         return 1
     return 0
 
 
-def _measure(assignment: Assignment, channel: Channel) -> None:
+def _calls(descriptors: Sequence[int], nbytes: int) -> list[bytes]:
+    """Return the calls that came along, to measure an archive with."""
+    if not nbytes:
+        return []
+    memory = SharedMemory.attach(descriptors[0], nbytes, writable=False)
+    try:
+        return unpack_calls(memory.view)
+    finally:
+        memory.close()
+
+
+def _measure(assignment: Assignment, channel: Channel, calls: Sequence[bytes]) -> None:
     turns = AskedTurns(channel, SystemClock())
     settings = assignment.settings
     launch = replace(settings.launch, load_limit_s=PATIENCE * settings.launch.load_limit_s)
@@ -88,9 +104,10 @@ def _measure(assignment: Assignment, channel: Channel) -> None:
         profile = profile_model(
             patient,
             clock=turns,
-            resume=_known(assignment.kept),
+            resume=_known(assignment.kept, settings.samples),
             listener=_listener(assignment.kept, channel),
             turns=turns,
+            calls=calls,
         )
     except ConnectionClosed:
         raise
@@ -100,14 +117,16 @@ def _measure(assignment: Assignment, channel: Channel) -> None:
         channel.send(wire.encode(wire.Finished(encode(profile))))
 
 
-def _known(kept: Path) -> Profile | None:
-    """Return what is kept and can be gone on with: a user's own items are not known here."""
+def _known(kept: Path, samples: Path | None) -> Profile | None:
+    """Return what is kept and can be gone on with: that was measured with the same items."""
     try:
         profile = load(kept) if kept.exists() else None
+        items = "" if samples is None else model_hash(samples)
     except InvalidInput:
         return None
-    has_own_items = profile is not None and profile.provenance is not None and profile.provenance.samples_hash
-    return None if has_own_items else profile
+    if profile is None or profile.provenance is None:
+        return profile
+    return profile if profile.provenance.samples_hash == items else None
 
 
 def _listener(kept: Path, channel: Channel) -> Listener:

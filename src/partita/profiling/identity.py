@@ -13,6 +13,8 @@ from partita.core.process_settings import ProcessSettings
 from partita.core.profile import Provenance
 from partita.core.topology import Topology
 from partita.engine.instance import ModelLaunch
+from partita.wire.archive_call import RUNTIME as ARCHIVE
+from partita.wire.archive_call import VERSION
 
 _CHUNK_BYTES = 1 << 20
 _LEFT_OUT = {"__pycache__", ".git"}
@@ -69,6 +71,8 @@ def installed_version(runtime: str) -> str:
     """Return the version that a worker of this runtime would have, "" where that cannot be told."""
     if runtime == "python":
         return platform.python_version()
+    if runtime == ARCHIVE:
+        return VERSION
     package = PACKAGES.get(runtime)
     try:
         return metadata.version(runtime if package is None else package.distribution)

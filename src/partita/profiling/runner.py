@@ -1,7 +1,7 @@
 """Measures a model: one instance alone, pinned, through the very messages that serving uses (DESIGN §4)."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -18,12 +18,19 @@ from partita.planning.sampling_grid import GridSampler
 from partita.planning.sampling_iterations import PointRun, Sample
 from partita.profiling import store
 from partita.profiling.bench import Bench
+from partita.profiling.calls import as_items, calls_hash, load_calls
 from partita.profiling.drift import Anchor
 from partita.profiling.identity import provenance_of
-from partita.profiling.inputs import Calibration, calibration, load_samples
+from partita.profiling.inputs import Calibration, Items, calibration, load_samples
 from partita.profiling.measured import PointRecord
 from partita.profiling.solo import ExecutionFailed
 from partita.profiling.turns import Turns
+from partita.wire.archive_call import RUNTIME as ARCHIVE
+
+WITHOUT_CALLS = (
+    "an archive does not say what its requests look like: give it some with --samples, a file or a folder of "
+    "bodies, or serve it, and it is measured with what clients ask"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +52,7 @@ class ProfileSettings:
     budget_s: float = 300.0
     full: bool = False
     samples: Path | None = None
+    """Items to measure with, from a file; for an archive calls (`profiling/calls.py`)."""
     execution_limit_s: float = 120.0
     arena_bytes: int = 1 << 34
     """Address space for inputs; memory is taken only for what is written."""
@@ -105,14 +113,16 @@ def profile_model(
     resume: Profile | None = None,
     listener: Listener | None = None,
     turns: Turns | None = None,
+    calls: Sequence[bytes] = (),
 ) -> Profile:
     """Measure until the table is good enough or the budget is spent; goes on from `resume`.
 
-    `turns` says when workers may execute; None = at once. Raises `LoadFailed` if the model does not load,
+    `turns` says when workers may execute; None = at once. An archive is measured with `calls`, where no file
+    of samples is given. Raises `LoadFailed` if the model does not load,
     `InvalidInput` for inputs that do not fit, if not even one item can be run, or (`BudgetTooSmall`) in time,
     or (`ProfileMismatch`) if `resume` was measured on something else.
     """
-    session = _Session(settings, clock, listener or Listener(), turns)
+    session = _Session(settings, clock, listener or Listener(), turns, calls)
     try:
         return session.run(resume)
     finally:
@@ -123,9 +133,15 @@ class _Session:
     """One run of `profile_model`."""
 
     def __init__(
-        self, settings: ProfileSettings, clock: Clock, listener: Listener, turns: Turns | None
+        self,
+        settings: ProfileSettings,
+        clock: Clock,
+        listener: Listener,
+        turns: Turns | None,
+        calls: Sequence[bytes],
     ) -> None:
         self._settings = settings
+        self._calls = calls
         self._clock = clock
         self._listener = listener
         self._begun_s = clock.now_s()
@@ -172,15 +188,23 @@ class _Session:
 
     def _calibration(self, signature: Signature) -> Calibration:
         settings = self._settings
-        samples = None if settings.samples is None else load_samples(settings.samples, signature)
+        samples = self._samples(signature)
         given = calibration(signature, samples=samples, dimensions=settings.launch.dimensions)
         for note in given.notes:
             self._listener.note(note)
         return given
 
+    def _samples(self, signature: Signature) -> Items | None:
+        path = self._settings.samples
+        if self._settings.launch.runtime != ARCHIVE:
+            return None if path is None else load_samples(path, signature)
+        if path is None and not self._calls:
+            raise InvalidInput(WITHOUT_CALLS)
+        return as_items(self._calls) if path is None else load_calls(path)
+
     def _identify(self, version: str, given: Calibration) -> Provenance:
         settings = self._settings
-        return provenance_of(
+        identity = provenance_of(
             settings.launch,
             model_path=settings.model_path,
             topology=settings.topology,
@@ -188,6 +212,9 @@ class _Session:
             dimensions=given.dimensions,
             samples=settings.samples,
         )
+        if settings.samples is None and self._calls:
+            return replace(identity, samples_hash=calls_hash(self._calls))
+        return identity
 
     def _sampler(self, sizes: tuple[int, ...]) -> Sampler:
         settings = self._settings

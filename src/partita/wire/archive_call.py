@@ -4,8 +4,14 @@ A call carries what HTTP said: the body's fields with their content types, and t
 element that does not begin with `MAGIC` for a body alone, and answers with a body alone.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
+RUNTIME = "torchserve"
+"""What executes archives."""
+VERSION = "0.12.0"
+"""The version of TorchServe whose interfaces they find."""
 INPUT = "data"
 OUTPUT = "answer"
 """The names of the one input and the one output of an archive."""
@@ -45,6 +51,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 _encoder = msgspec.msgpack.Encoder()
 _calls = msgspec.msgpack.Decoder(Call)
 _answers = msgspec.msgpack.Decoder(Answer)
+_lists = msgspec.msgpack.Decoder(list[bytes])
 PROBE = MAGIC + _encoder.encode(Call("", (), is_probe=True))
 
 
@@ -71,3 +78,13 @@ def pack_answer(answer: Answer) -> bytes:
 def unpack_answer(data: bytes | memoryview) -> Answer:
     """Return the answer; raises `msgspec.DecodeError` for what is none."""
     return _answers.decode(data)
+
+
+def pack_calls(calls: Sequence[bytes]) -> bytes:
+    """Return several calls, each as bytes already, as one."""
+    return _encoder.encode(list(calls))
+
+
+def unpack_calls(data: bytes | memoryview) -> list[bytes]:
+    """Return the calls; raises `msgspec.DecodeError` for what are none."""
+    return _lists.decode(data)

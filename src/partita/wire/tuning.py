@@ -20,6 +20,8 @@ class Measure(TuningMessage, frozen=True):
     """First message: what to measure, as its own module encodes it."""
 
     assignment: bytes
+    calls_bytes: int = 0
+    """Bytes of the calls to measure an archive with, in the memory that comes along; 0 = none comes."""
 
 
 class Go(TuningMessage, frozen=True):

@@ -11,9 +11,8 @@ from partita.engine.service import Service
 from partita.protocols.torchserve.fields import Part
 from partita.protocols.torchserve.replies import pretty
 from partita.protocols.torchserve.tensors import Asked
-from partita.wire.archive_call import INPUT, Answer, Call, Field, pack_call, unpack_answer
+from partita.wire.archive_call import INPUT, RUNTIME, Answer, Call, Field, pack_call, unpack_answer
 
-RUNTIME = "torchserve"
 _LENGTH_BYTES = 4
 _OWN = frozenset({"content-length", "transfer-encoding", "connection", "content-encoding", "date", "server"})
 """Headers that the server sets, whatever a handler wants."""

@@ -1,3 +1,5 @@
 """The version of TorchServe's interfaces that these are."""
 
-__version__ = "0.12.0"
+from partita.wire.archive_call import VERSION
+
+__version__ = VERSION
