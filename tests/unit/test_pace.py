@@ -69,15 +69,14 @@ def test_of_what_the_profile_does_not_know_nothing_is_said() -> None:
 
 def test_two_plans_are_compared_across_a_switch_and_drift_after_it_changes_nothing() -> None:
     pace = fed(Pace(3), wide(), 1.2)
-    assert pace.relative(thin(), wide()) is None
+    assert not pace.is_known(thin(), wide())
     pace.switched(wide())
     fed(pace, thin(), 0.9, now_s=10.0)
-    assert pace.relative(wide(), thin()) == pytest.approx(1.2 / 0.9)
+    assert pace.of(wide(), thin()) / pace.of(thin(), thin()) == pytest.approx(1.2 / 0.9)
     fed(pace, thin(), 2.7, now_s=100.0)
-    assert pace.relative(wide(), thin()) == pytest.approx(1.2 / 0.9)
-    assert pace.relative(thin(), thin()) == 1.0
+    assert pace.of(wide(), thin()) / pace.of(thin(), thin()) == pytest.approx(1.2 / 0.9)
     pace.observe(thin(), ran(11.0 + REMEMBERED_S, 0.9))
-    assert pace.relative(wide(), thin()) is None, "forgotten"
+    assert not pace.is_known(wide(), thin()), "forgotten"
 
 
 def test_what_the_instances_before_a_switch_still_finish_does_not_count_for_the_new_ones() -> None:
@@ -92,7 +91,7 @@ def test_a_switch_under_no_load_compares_nothing() -> None:
     pace = Pace(3)
     pace.switched(wide())
     fed(pace, thin(), 1.3)
-    assert pace.relative(wide(), thin()) is None
+    assert not pace.is_known(wide(), thin())
 
 
 def controller(*, warm: bool = True) -> Controller:
@@ -140,3 +139,28 @@ def test_executions_as_the_profile_says_change_nothing() -> None:
     assert not drive.switches
     decisions = [e for e in drive.controller.log if isinstance(e, Decision)]
     assert Action.SWITCH not in {d.action for d in decisions}
+
+
+def test_clients_that_wait_for_answers_are_no_reason_to_leave_a_plan_that_does_as_much() -> None:
+    """Their rate is what the plan does, which looks like too much for it."""
+    profile = Profile(
+        ProfilePoint(threads=t, batch=b, mean_ms=40.0 * b / t * (1.0 - 0.005 * t))
+        for t in (1, 2, 4)
+        for b in (1, 2, 4, 8, 16, 32)
+    )
+    known = ProfiledChoices(Optimizer(profile), cores=CORES, max_batch=32)
+    start = known.thinner(known.best(1), 32)
+    assert start is not None
+    rules = EstimatorRules(max_batch=32)
+    one = Controller(known, start, now_s=0.0, estimator=rules, is_warm=lambda _: True)
+    arrived = 0.855 * known.items_per_s(start) * one.sample_s
+    assert known.items_per_s(known.best(1)) > arrived / one.sample_s / one.switch_rules.planned_load
+    drive = Drive(one, pace=lambda _: 1.0).intervals(30, 32.0, arrived=round(arrived))
+    assert not drive.switches
+
+
+def test_batches_do_not_grow_where_larger_ones_do_no_more() -> None:
+    one = controller()
+    arrived = round(1.1 * choices().items_per_s(thin()) * one.sample_s)
+    drive = Drive(one, pace=lambda _: 1.0).intervals(6, 8.0, arrived=arrived)
+    assert {decision.batch for decision in drive.decisions[2:]} == {8}

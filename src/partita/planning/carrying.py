@@ -17,15 +17,18 @@ NOTABLE = 0.02
 """A larger batch that adds less capacity than this is not worth the longer wait for its answers."""
 
 
-def enough(choices: Choices, rate: float) -> int:
-    """Return the least batch size at which the best plan does `rate` items/s; else that of the most."""
-    batch = best = 1
+def enough(choices: Choices, rate: float, *, first: int = 1) -> int:
+    """Return the least batch size, `first` or more, at which the best plan does `rate` items/s.
+
+    Where none does, it is the one above which no plan does notably more.
+    """
+    batch = best = min(first, choices.max_batch)
     most = 0.0
     while True:
         capacity = choices.items_per_s(choices.best(batch))
         if capacity >= rate:
             return batch
-        if capacity > most:
+        if capacity > most * (1.0 + NOTABLE):
             best, most = batch, capacity
         if batch >= choices.max_batch:
             return best
@@ -33,13 +36,18 @@ def enough(choices: Choices, rate: float) -> int:
 
 
 def is_strained(choices: Choices, rules: SwitchRules, plan: Plan, rate: float) -> bool:
-    """Whether the plan's instances cannot carry the rate with a batch size at which the best plan can."""
+    """Whether the plan's instances cannot carry the rate with a batch size at which the best plan can.
+
+    Clients that wait for their answers send as fast as any plan is: one that hardly does more is no better.
+    """
     needed = rate / rules.planned_load
     try:
-        same = choices.rebatched(plan, enough(choices, needed)) or plan
+        batch = enough(choices, needed)
+        most = choices.items_per_s(choices.best(batch))
     except NoFeasiblePlan:
         return False
-    return choices.items_per_s(same) < needed
+    capacity = choices.items_per_s(choices.rebatched(plan, batch) or plan)
+    return capacity < needed and most > capacity * (1.0 + rules.warm_gain)
 
 
 def wanted_batch(choices: Choices, rules: SwitchRules, seen: Seen, *, strained: bool, timed_out: bool) -> int:
@@ -53,11 +61,7 @@ def wanted_batch(choices: Choices, rules: SwitchRules, seen: Seen, *, strained: 
     batch = min(seen.batch, choices.max_batch)
     if timed_out:
         batch = max(1, min(batch, 1 << round(log2(max(seen.together, 1.0)))))
-    while rules.max_load * choices.items_per_s(choices.best(batch)) < seen.rate:
-        if batch >= choices.max_batch:
-            break
-        batch = min(2 * batch, choices.max_batch)
-    return batch
+    return enough(choices, seen.rate / rules.max_load, first=batch)
 
 
 def widest_needed(choices: Choices, plan: Plan, needed: float) -> Plan:

@@ -112,11 +112,7 @@ class ProfiledChoices:
 
     def thinner(self, plan: Plan, batch: int) -> Plan | None:
         """Return two instances of half the threads for each of the plan's that has more than one."""
-        threads = tuple(
-            half
-            for i in plan.instances
-            for half in ((i.threads // 2, i.threads - i.threads // 2) if i.threads > 1 else (1,))
-        )
+        threads = halves(plan)
         if len(threads) == len(plan.instances):
             return None
         key = (threads, max(batch, len(threads)))
@@ -176,6 +172,15 @@ class ProfiledChoices:
             items = instance.batch if self._together else instance.micro_batch
             total += 1000.0 * items / self._alone_ms(instance.threads, items)
         return total
+
+
+def halves(plan: Plan) -> tuple[int, ...]:
+    """Return the threads of two instances for each of the plan's, where it has more than one thread."""
+    return tuple(
+        half
+        for i in plan.instances
+        for half in ((i.threads // 2, i.threads - i.threads // 2) if i.threads > 1 else (1,))
+    )
 
 
 def _placed_like(old: Plan, new: Plan) -> Plan:

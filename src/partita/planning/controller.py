@@ -20,6 +20,7 @@ from partita.planning.estimator import BatchSizeEstimator, EstimatorRules
 from partita.planning.gained import GainMeter
 from partita.planning.load import RecentLoad, Sample
 from partita.planning.pace import Pace
+from partita.planning.paced_choices import PacedChoices
 from partita.planning.switching import (
     REBATCH_INTERVALS,
     History,
@@ -66,11 +67,9 @@ class Controller:
         self.history = History(last_rebatch_s=now_s)
         self.log: deque[Entry] = deque(maxlen=log_entries)
         self.switches = self.rebatches = self.failures = 0
-        self._choices = choices
-        self._is_warm = is_warm
-        self._left: Plan | None = None
-        """The plan before today's."""
         self._pace = Pace(self.estimator_rules.samples)
+        self._choices = PacedChoices(choices, self._pace, lambda: self.plan, is_warm)
+        self._is_warm = is_warm
         self._load = RecentLoad(self.estimator_rules, self.estimator, now_s=now_s)
         self._backlog = Backlog(self.switch_rules, now_s=now_s, after_s=self.estimator_rules.interval_s)
         self._switching: Decision | None = None
@@ -117,7 +116,7 @@ class Controller:
         """
         self._asked = _Asked(plan, text)
         if choices is not None:
-            self._choices = choices
+            self._choices.profiled = choices
 
     def switched(self, now_s: float, *, cost_s: float | None = None) -> None:
         """The switch is done: the new plan serves.
@@ -133,7 +132,7 @@ class Controller:
             known = cost_s if known is None else (known + cost_s) / 2.0
         self.history = replace(self.history, failures=0, cost_s=known)
         self._pace.switched(self.plan)
-        self._left = self.plan if self.plan.cores == decision.target.cores else None
+        self._choices.left = self.plan if self.plan.cores == decision.target.cores else None
         self.plan = decision.target
         interval_s = self.estimator_rules.interval_s
         self._looks_again = True  # what is wanted now may not be what was wanted when it began
@@ -230,7 +229,7 @@ class Controller:
         stay = self._option(Action.STAY, self.plan, batch)
         same = choices.rebatched(self.plan, batch)
         rebatch = None if same is None else self._option(Action.REBATCH, same, batch)
-        switch = self._fastest(batch)
+        switch = self._option(Action.SWITCH, choices.best(batch), batch)
         verdict = judge(
             self.switch_rules,
             self.history,
@@ -242,7 +241,7 @@ class Controller:
             rebatch=rebatch,
             switch=switch,
         )
-        if verdict.action is Action.SWITCH and switch.plan is not choices.best(batch):
+        if verdict.action is Action.SWITCH and switch.plan is not choices.profiled.best(batch):
             text = (
                 f"executions take {(seen.pace or 1.0) - 1.0:.0%} longer than in the profile; {verdict.text}"
             )
@@ -320,34 +319,13 @@ class Controller:
         options = (self._option(Action.STAY, self.plan, batch), self._option(Action.REBATCH, target, batch))
         return self._enact(self._decision(now_s, seen, batch, verdict, options), target)
 
-    def _fastest(self, batch: int) -> Option:
-        """Return the best plan of other instances, with what is known of their pace.
-
-        Where executions take longer than the profile says, thinner instances may keep to it: those that are
-        loaded already are worth finding out, and so is going back where they do not.
-        """
-        pace, today, choices = self._pace, self.plan, self._choices
-        options = [self._option(Action.SWITCH, choices.best(batch), batch)]
-        thinner = choices.thinner(today, batch)
-        if thinner is not None and self._is_warm(thinner):
-            known = pace.relative(thinner, today)
-            relative = pace.hoped(today) if known is None else known
-            options.append(self._option(Action.SWITCH, thinner, batch, relative=relative))
-        left = None if self._left is None else choices.rebatched(self._left, batch)
-        if left is not None and pace.relative(left, today) is not None:
-            options.append(self._option(Action.SWITCH, left, batch))
-        return min(options, key=lambda option: option.latency_ms)
-
-    def _option(self, action: Action, plan: Plan, batch: int, *, relative: float | None = None) -> Option:
+    def _option(self, action: Action, plan: Plan, batch: int) -> Option:
         choices = self._choices
-        if relative is None:
-            relative = self._pace.relative(plan, self.plan) or 1.0
-        pace = (self._pace.now or 1.0) * relative
         return Option(
             action=action,
             plan=plan,
-            latency_ms=pace * choices.latency_ms(plan, batch),
-            items_per_s=choices.items_per_s(plan) / pace,
+            latency_ms=choices.latency_ms(plan, batch),
+            items_per_s=choices.items_per_s(plan),
             warm=action is Action.SWITCH and self._is_warm(plan),
         )
 

@@ -72,21 +72,30 @@ class Pace:
         self._recent.clear()
         self._unsettled = UNSETTLED
 
-    def relative(self, plan: Plan, today: Plan) -> float | None:
-        """Return the pace of a plan's instances ÷ that of today's; None where nothing is known of it."""
+    def of(self, plan: Plan, today: Plan, *, is_hopeful: bool = False) -> float:
+        """Return the pace that a plan's instances would have now: that of today's where nothing is known.
+
+        With `is_hopeful` unknown ones are thought to keep to the profile, if today's do not. Where others
+        were tried and today's are no better than they, the machine is what is slow, and there is no hope.
+        """
+        now = self.now or 1.0
+        relative = self._relative_to(today, plan)
+        if relative is not None:
+            return now * relative
+        ours = self._relative.get(kinds(today))
+        slowest = max((relative for relative, _ in self._relative.values()), default=0.0)
+        if not is_hopeful or (ours is not None and ours[0] > BETTER * slowest):
+            return now
+        return min(now, 1.0)
+
+    def is_known(self, plan: Plan, today: Plan) -> bool:
+        """Whether the plan's instances were seen to run, compared with today's."""
+        return self._relative_to(today, plan) is not None
+
+    def _relative_to(self, today: Plan, plan: Plan) -> float | None:
         if kinds(plan) == kinds(today):
             return 1.0
         theirs, ours = self._relative.get(kinds(plan)), self._relative.get(kinds(today))
         if theirs is None or ours is None or self._latest_s - theirs[1] > REMEMBERED_S:
             return None
         return theirs[0] / ours[0]
-
-    def hoped(self, today: Plan) -> float:
-        """Return the pace ÷ today's of instances that nothing is known of, if they keep to the profile.
-
-        Where others were tried and today's are no better than they, the machine is what is slow: 1.
-        """
-        ours = self._relative.get(kinds(today))
-        if ours is not None and ours[0] > BETTER * max(relative for relative, _ in self._relative.values()):
-            return 1.0
-        return 1.0 / max(1.0, self.now or 1.0)
