@@ -13,8 +13,10 @@ import msgspec
 from partita.core.allocation import AllocationMatrix
 from partita.core.devices import Device
 from partita.core.errors import InvalidInput
+from partita.core.process_settings import ProcessSettings
 from partita.ensemble_file import EnsembleSource
-from partita.profiling.identity import installed_version, model_hash
+from partita.launching import launch_of
+from partita.profiling.identity import handling_hash, installed_version, model_hash
 from partita.system.artefacts import cache_dir
 from partita.system.devices import parse_devices
 
@@ -78,7 +80,7 @@ def write_document(file: Path, document: dict[str, Any]) -> None:
 def kept_path(ensemble: EnsembleSource, devices: Sequence[Device]) -> Path:
     """Return where the allocation of this ensemble on these devices is kept.
 
-    By the members' content, their runtimes' versions, the devices and the batch sizes.
+    By the members' content, their runtimes with versions and options, the devices and the batch sizes.
     """
     digest = hashlib.sha256()
     for member in ensemble.members:
@@ -86,6 +88,8 @@ def kept_path(ensemble: EnsembleSource, devices: Sequence[Device]) -> Path:
         version = installed_version(source.runtime)
         parts = (member.name, model_hash(source.path), source.runtime, version, source.handler or "")
         digest.update("\0".join(parts).encode() + b"\1")
+        if source.settings.options or source.settings.process != ProcessSettings():
+            digest.update(handling_hash(launch_of(source)).encode())
     for device in devices:
         digest.update(f"{device.name}\0{device.memory_bytes}\1".encode())
     digest.update(repr(ensemble.batch_sizes).encode())

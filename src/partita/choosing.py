@@ -14,6 +14,7 @@ from partita.core.formats import ENTRY_POINT_GROUP, FACTORY, PACKAGES, needs_fac
 from partita.core.profile import Profile
 from partita.core.topology import Topology
 from partita.engine.engine import WORKER_ARGV
+from partita.ensemble_file import EnsembleSource
 from partita.launching import launch_of
 from partita.planning.candidates import candidates
 from partita.profiling.choice_store import choice_path, load_choice, save_choice
@@ -65,7 +66,12 @@ def is_open(source: ModelSource) -> bool:
 
 
 def adopted(source: ModelSource, topology: Topology) -> ModelSource:
-    """Return the model with the runtime that was chosen for it; as it is where none was, or none need be."""
+    """Return the model with the runtime that was chosen for it; as it is where none was, or none need be.
+
+    Of an ensemble that is true of each member.
+    """
+    if source.ensemble is not None:
+        return _with_members_adopted(source, source.ensemble, topology)
     if not is_open(source):
         return source
     choice = load_choice(_path(source, topology))
@@ -82,6 +88,11 @@ def adopted(source: ModelSource, topology: Topology) -> ModelSource:
         return source
     log.info("model %s: executed by %s, as was chosen%s", source.name, taken.candidate.key, _off(taken))
     return with_candidate(source, taken.candidate)
+
+
+def _with_members_adopted(source: ModelSource, ensemble: EnsembleSource, topology: Topology) -> ModelSource:
+    members = tuple(replace(member, source=adopted(member.source, topology)) for member in ensemble.members)
+    return replace(source, ensemble=replace(ensemble, members=members))
 
 
 def stored(source: ModelSource, topology: Topology) -> Choice | None:

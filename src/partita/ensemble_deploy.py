@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from partita.allocation_file import Allocation, kept_allocation
+from partita.choosing import adopted
 from partita.core.allocation import AllocationMatrix
 from partita.core.devices import Device
 from partita.core.errors import InvalidInput, NoFeasiblePlan
@@ -30,8 +31,11 @@ def ensemble_deployment(
 ) -> EnsembleDeployment:
     """Return how an ensemble is served on these cores: as given, as allocated before, else safely.
 
+    Members are executed by what was chosen for them, as single models are.
+
     Raises `InvalidInput`, for an allocation that is given and does not fit as well.
     """
+    source = adopted(source, topology)
     ensemble = source.ensemble
     assert ensemble is not None
     allocation = source.allocation

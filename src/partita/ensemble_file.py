@@ -31,7 +31,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     """Share in the rules ``weighted`` and ``vote``."""
     runtime: str | None = None
-    """By default as the model's file or ``[model.NAME]`` says."""
+    """By default as the model's file or ``[model.NAME]`` says, or as was chosen for it."""
     output: str | None = None
     """Which output is combined; only needed where the model has several."""
     classes: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ def _member(given: MemberSettings, file: Path, settings: Settings, where: str) -
     if len(found) != 1:
         raise InvalidInput(f"{where}path: {given.path} holds {len(found)} models; name one of them")
     (source,) = found
-    if given.runtime is not None:
+    if given.runtime not in (None, "auto"):
         own = msgspec.structs.replace(source.settings, runtime=given.runtime)
         source = replace(source, runtime=given.runtime, settings=own)
     if given.name is not None:

@@ -1,11 +1,14 @@
 """The runtimes of torch, and those that torch's models reach by export, pass the suite that others' must."""
 
+import hashlib
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from partita.testing.runtime_conformance import RuntimeConformance
+from partita.worker import preparing
 from partita.worker.runtimes.interface import LoadRequest, Runtime
 from partita.worker.runtimes.registry import runtime_loader
 from tests import models
@@ -69,14 +72,36 @@ class TestTorchWeights(RuntimeConformance):
 
 
 class TestTorchCompile(RuntimeConformance):
+    """Compiling takes long, so the library is kept for the next run of the tests while nothing changes."""
+
     @pytest.fixture(autouse=True)
-    def _model(self, folder: Path) -> None:
+    def _model(self, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+        kept = pytestconfig.cache.mkdir("partita-compiled") if pytestconfig.cache else None
+        assert kept is not None
+        folder = kept / _state_of_the_code()
+        for other in kept.iterdir():
+            if other != folder:
+                shutil.rmtree(other, ignore_errors=True)
+        folder.mkdir(exist_ok=True)
+        # What only costs time here: trying the C++ compiler out, and optimizing the code around kernels.
+        monkeypatch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "1")
+        monkeypatch.setenv("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
+        monkeypatch.setenv("PARTITA_CACHE_DIR", str(folder / "cache"))
         self.path = folder / "two_inputs.pt2"
         if not self.path.exists():
-            torch_models.program(self.path, "two_inputs")
+            torch_models.program(folder / "new.pt2", "two_inputs").rename(self.path)
 
     def make(self, tmp_path: Path) -> Runtime:
         return loaded("torch-compile", self.path)
+
+
+def _state_of_the_code() -> str:
+    """Return a hash of everything of ours that makes the library."""
+    digest = hashlib.sha256(Path(torch_models.__file__).read_bytes())
+    worker = Path(preparing.__file__).parent
+    for file in [Path(preparing.__file__), *sorted((worker / "runtimes").glob("*.py"))]:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])

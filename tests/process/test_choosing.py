@@ -10,16 +10,20 @@ import pytest
 
 import partita
 from partita import choosing
+from partita.allocation_file import kept_path
 from partita.choosing import Choosing, adopted, candidates_of, chosen, is_open, stored
 from partita.cli.app import run
 from partita.core.choice import Assessment, Candidate, Choice, Verdict
 from partita.core.profile import Profile
+from partita.deploy import deployments
+from partita.engine.deployment import EnsembleDeployment
 from partita.profiles import Measuring, cached, measured
 from partita.profiling.choice_store import save_choice
 from partita.profiling.choosing import Audience, Step
-from partita.settings import load_settings
+from partita.settings import ServerSettings, load_settings
 from partita.sources import ModelSource, find_models
 from partita.system.cpus import read_topology
+from partita.system.devices import core_groups
 from tests import models
 
 pytestmark = pytest.mark.process
@@ -188,6 +192,30 @@ def test_a_choice_is_kept_and_put_to_use(
     found = cached(used, TOPOLOGY)
     assert set(heard.profiles) == {"onnxruntime", "same"}
     assert found is None or found.provenance is not None
+
+
+def test_members_of_an_ensemble_are_executed_by_what_was_chosen_for_them(
+    source: ModelSource, offered: Path, folder: Path
+) -> None:
+    models.mlp(folder / "other.onnx", hidden=16)
+    (folder / "pair.toml").write_text(
+        '[[member]]\npath = "mlp.onnx"\n[[member]]\npath = "other.onnx"\nruntime = "auto"\n'
+    )
+    (pair,) = find_models(folder / "pair.toml")
+    assert pair.ensemble is not None
+    assert adopted(pair, TOPOLOGY) == pair
+    devices = core_groups([ONE])
+    before = kept_path(pair.ensemble, devices)
+    choice = choose(source, None, "same")
+    save_choice(choosing._path(source, TOPOLOGY), replace(choice, winner="same"))
+    used = adopted(pair, TOPOLOGY).ensemble
+    assert used is not None
+    assert [member.source.runtime for member in used.members] == ["same", "onnxruntime"]
+    assert kept_path(used, devices) != before, "it was found with another runtime"
+    server = ServerSettings(cores=str(ONE[0]) + ",", tune="never")
+    (deployed,) = deployments([pair], server, TOPOLOGY, lambda *_: None)
+    assert isinstance(deployed, EnsembleDeployment)
+    assert [member.launch.runtime for member in deployed.members] == ["same", "onnxruntime"]
 
 
 def test_the_winner_is_measured_on_from_what_choosing_measured(source: ModelSource, offered: Path) -> None:

@@ -109,6 +109,7 @@ def command(
     """
     from partita.allocating import AllocateSettings, allocate_described
     from partita.allocation_file import kept_document, kept_path, write_document
+    from partita.choosing import adopted
     from partita.device_file import devices_for
     from partita.planning.allocation_search import SearchLimits
     from partita.settings import default_config, load_settings
@@ -116,8 +117,8 @@ def command(
 
     if resume and again:
         raise click.UsageError("--resume goes on and --again begins anew; give one of them")
-    source = one_model(path, load_settings(config or default_config()))
     topology = read_topology()
+    source = adopted(one_model(path, load_settings(config or default_config())), topology)
     chosen = devices_for(devices, topology, select_cores(topology, cores))
     found: Allocated | None = None
     if (devices or "").endswith(".toml") or any(device.is_gpu for device in chosen):

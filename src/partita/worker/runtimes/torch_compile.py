@@ -5,7 +5,7 @@ and this very CPU and version of torch. A second start loads it and needs no com
 """
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,13 @@ from partita.worker.runtimes.torch_program import signature_of
 
 KIND = "compiled"
 _LIBRARY, _DOCUMENT = "model.so", "model.json"
+_OPTIONS: dict[str, bool] = {
+    "freezing": True,
+    # Headers that are compiled beforehand pay from the second model on, and no folder is kept for those.
+    "aot_inductor.precompile_headers": False,
+    "cpp_cache_precompile_headers": False,
+    "aot_inductor.enable_line_tables": False,
+}
 
 
 class Compiled(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +75,7 @@ def make(request: LoadRequest, folder: Path) -> None:
                 program.module(),
                 args,
                 kwargs,
-                options={"freezing": True, "aot_inductor.output_path": str(folder / _LIBRARY)},
+                options={**_known(_OPTIONS), "aot_inductor.output_path": str(folder / _LIBRARY)},
             )
     except MemoryError:
         raise
@@ -78,6 +85,12 @@ def make(request: LoadRequest, folder: Path) -> None:
         if left.name != _LIBRARY and left.is_file():
             left.unlink()
     (folder / _DOCUMENT).write_bytes(msgspec.json.encode(document))
+
+
+def _known(options: dict[str, bool]) -> dict[str, bool]:
+    """Return those options that this version of Inductor has."""
+    names: Mapping[str, object] = torch._inductor.config.get_config_copy()
+    return {name: value for name, value in options.items() if name in names}
 
 
 def _cpu() -> str:
