@@ -2,23 +2,23 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from partita.adapter import Adapter
 from partita.core.errors import InvalidInput, PartitaError
-from partita.core.plan import Plan
+from partita.core.plan import InstanceSpec, Plan
 from partita.deploy import optimizer_for
 from partita.engine.engine import Deployment, Engine
 from partita.engine.service import Service
-from partita.engine.switching import Outcome, Switch
+from partita.engine.switching import Switch
 from partita.machines.dispatcher import Policy
-from partita.planning.choices import Choices, ProfiledChoices
+from partita.planning.choices import ProfiledChoices
 from partita.planning.controller import Controller
-from partita.planning.decisions import Action, Decision
+from partita.planning.division import Division
 from partita.planning.estimator import EstimatorRules
-from partita.planning.load import DepthMeter, Sample
 from partita.planning.placement import place_beside
 from partita.planning.switching import SwitchRules
 from partita.system.clock import SystemClock
@@ -35,142 +35,20 @@ WARM_SHARE = 1 / 8
 """Share of the free memory for workers that are loaded and asleep, where no limit is given."""
 
 
-class Adapter:
-    """Feeds one model's controller with samples of its load, and carries out what it decides."""
+def largest_batch(deployment: Deployment) -> int:
+    """Return the most items that one instance of a model is given at once."""
+    profiled = [] if deployment.profile is None else [batch for _, batch in deployment.profile.points]
+    return min(MOST_BATCH, max([*(i.batch for i in deployment.plan.instances), *profiled]))
 
-    def __init__(
-        self,
-        service: Service,
-        controller: Controller,
-        choices: Choices,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        warm_bytes: Callable[[], int] = lambda: 0,
-    ) -> None:
-        self.controller = controller
-        self._service = service
-        self._choices = choices
-        self._warm_bytes = warm_bytes
-        self._warm_for: Plan | None = None
-        """The plan that was in force when likely ones were last chosen."""
-        self._warm_before: Plan | None = None
-        self._warm_within = 0
-        """The memory that there was for them, bytes."""
-        self._loop = loop
-        self._now_s = SystemClock().now_s
-        self._meter = service.member.meter = DepthMeter()
-        self._before = self._counters()
-        self._sizes: dict[int, tuple[int, int]] = {}
-        self._executed()
-        self._switch: Switch | None = None
-        self._timer = loop.call_later(controller.sample_s, self._sample)
 
-    def stop(self) -> None:
-        """Decide nothing any more."""
-        self._timer.cancel()
-        self._service.member.meter = None
-
-    def _depth(self) -> int:
-        dispatcher = self._service.member.dispatcher
-        return dispatcher.queue.items + dispatcher.running_items
-
-    def _counters(self) -> dict[str, float]:
-        counts = self._service.statistics
-        return {
-            "timeouts": self._service.member.dispatcher.timeouts,
-            "batches": counts.executions,
-            "batch_items": sum(size * one.executions for size, one in counts.by_batch.items()),
-            "answered": counts.answered,
-            "queued_s": counts.queue_ns / 1e9,
-            "latency_s": counts.latencies.sum_s,
-        }
-
-    def _executed(self) -> dict[str, Any]:
-        """Return what was executed since the last call, and how long that takes by the profile."""
-        executed, took_ns, profiled_ms = 0, 0, 0.0
-        for size, count in self._service.statistics.by_batch.items():
-            now = count.executions, count.infer_ns + count.overhead_ns
-            before = self._sizes.get(size, (0, 0))
-            self._sizes[size] = now
-            if now[0] > before[0]:
-                executed += now[0] - before[0]
-                took_ns += now[1] - before[1]
-                profiled_ms += (now[0] - before[0]) * self._choices.execution_ms(self.controller.plan, size)
-        return {"executed": executed, "executed_s": took_ns / 1e9, "profiled_s": profiled_ms / 1e3}
-
-    def _sample(self) -> None:
-        self._timer = self._loop.call_later(self.controller.sample_s, self._sample)
-        now_s, after = self._now_s(), self._counters()
-        since = {name: value - self._before[name] for name, value in after.items()}
-        self._before = after
-        found = self._meter.take(self._depth())
-        self._report(now_s)
-        self.controller.observe(
-            Sample(
-                now_s=now_s,
-                **found._asdict(),
-                batches=int(since["batches"]),
-                batch_items=int(since["batch_items"]),
-                timeouts=int(since["timeouts"]),
-                dispatched=int(since["answered"]),
-                queued_s=since["queued_s"],
-                answered=int(since["answered"]),
-                latency_s=since["latency_s"],
-                **self._executed(),
-            )
-        )
-        if self._switch is None and not self._follows_others():
-            return
-        if self._switch is None:
-            self._keep_warm()
-        decision = self.controller.decide(now_s)
-        if decision is not None and decision.target is not None:
-            self._carry_out(decision, decision.target)
-
-    def _follows_others(self) -> bool:
-        """Take note of a plan that somebody else has asked for; False while that is under way."""
-        switcher, plan = self._service.member.switcher, self._service.plan
-        if switcher is None or plan is None or not switcher.handover.is_accepting:
-            return False
-        if self.controller.plan is not plan:
-            self.controller.plan = plan
-        return True
-
-    def _keep_warm(self) -> None:
-        """Keep loaded: this plan once it is left, the one before, for 2 B, B/2 and 1, and a thinner one.
-
-        Chosen anew where the plan has changed, and where models came or went that share the memory.
-        """
-        plan, switcher, within = self.controller.plan, self._service.member.switcher, self._warm_bytes()
-        if switcher is None or (plan is self._warm_for and within == self._warm_within):
-            return
-        if plan is not self._warm_for:
-            self._warm_for, self._warm_before = plan, self._warm_for
-        self._warm_within, before = within, self._warm_before
-        most = self._choices.max_batch
-        likely = [plan, *([] if before is None else [before])]
-        likely += [self._choices.best(b) for b in (2 * plan.batch, plan.batch // 2, 1) if 1 <= b <= most]
-        thinner = self._choices.thinner(plan, 2 * plan.batch)
-        likely += [] if thinner is None else [thinner]
-        switcher.keep_warm(likely, within)
-
-    def _carry_out(self, decision: Decision, target: Plan) -> None:
-        log.info("%s: %s (%s): %s", self._service.name, decision.action, decision.reason, decision.text)
-        switch = self._service.switch(target, reason=f"{decision.reason}: {decision.text}")
-        if decision.action is Action.SWITCH:
-            self._switch = switch
-
-    def _report(self, now_s: float) -> None:
-        """Tell the controller what became of its switch."""
-        switch = self._switch
-        if switch is None or switch.outcome is Outcome.UNDER_WAY:
-            return
-        self._switch = None
-        if switch.outcome in (Outcome.ACCEPTING, Outcome.FINISHED):
-            assert switch.accepting_s is not None
-            self.controller.switched(now_s, cost_s=switch.accepting_s - switch.asked_s)
-        else:
-            self.controller.switch_failed(now_s, switch.failure)
+def standing_on(instances: Iterable[InstanceSpec], cores: Sequence[int]) -> list[InstanceSpec]:
+    """Return those instances that could stay where a model has only these cores, bound to them."""
+    allowed = set(cores)
+    return [
+        one if allowed.issuperset(one.affinity) else replace(one, affinity=())
+        for one in instances
+        if allowed.issuperset(one.cores)
+    ]
 
 
 class Adaptation:
@@ -195,6 +73,8 @@ class Adaptation:
         self._is_shared = warm_bytes is None
         self.topology = read_topology()
         """The machine as it is now."""
+        self.division: Division | None = None
+        """How the cores are divided among the models, where somebody sees to that."""
         self._adapters: dict[Service, Adapter] = {}
         self._preparing: dict[Service, asyncio.Task[None]] = {}
         self._planner: ThreadPoolExecutor | None = None
@@ -230,13 +110,12 @@ class Adaptation:
             deployment = self._engine.deployment(service)
             follows = deployment.profile is not None and not deployment.is_limited
             if follows and service.member.switcher is not None:
-                self._preparing[service] = asyncio.ensure_future(self._prepare(service, deployment))
+                self._preparing[service] = asyncio.ensure_future(self._prepare(service))
 
-    async def _prepare(self, service: Service, deployment: Deployment) -> None:
+    async def _prepare(self, service: Service) -> None:
         """Make all plans that may be wanted, off the loop; then follow the load."""
         try:
-            choices = self._choices(service, deployment)
-            await self._loop.run_in_executor(self._planner, choices.prepare)
+            choices = await self._prepared(service)
             switcher = service.member.switcher
             assert service.plan is not None
             assert switcher is not None
@@ -263,21 +142,55 @@ class Adaptation:
     def _choices(self, service: Service, deployment: Deployment) -> ProfiledChoices:
         cores = deployment.cores
         assert deployment.profile is not None
-        largest = max(i.batch for i in deployment.plan.instances)
-        most = min(MOST_BATCH, max(largest, *(batch for _, batch in deployment.profile.points)))
-        standing = deployment.plan.instances
+        most = largest_batch(deployment)
+        standing = standing_on(deployment.plan.instances, cores)
         return ProfiledChoices(
             optimizer_for(deployment.profile, self.topology, cores, most),
             cores=len(cores),
             max_batch=most * len(cores),
             place=lambda plan: place_beside(plan, standing, self.topology, cores=cores),
+            allowed=cores,
             together=service.settings.rules.policy is Policy.AGGREGATE,
         )
 
-    def batch(self, service: Service) -> int | None:
-        """Return how many items the load asks a plan for; None where it is not followed."""
+    # --- the division of the cores ----------------------------------------------------------------
+
+    @property
+    def adapts(self) -> bool:
+        """Whether plans follow the load."""
+        return self._adapts
+
+    @property
+    def interval_s(self) -> float:
+        """The reconfiguration interval, seconds."""
+        return self._estimator.interval_s
+
+    def demand(self, service: Service) -> tuple[int, float] | None:
+        """Return what the load asks of a plan, items at once and items per second; None = not known."""
         adapter = self._adapters.get(service)
-        return None if adapter is None else adapter.controller.plan.batch
+        return None if adapter is None else adapter.demand()
+
+    async def move(self, service: Service, plan: Plan, text: str) -> Switch | None:
+        """Switch to a plan on the cores that the engine was told of, and follow the load with those.
+
+        What has been decided before is remembered. Raises `SwitchFailed` or another `PartitaError`.
+        """
+        adapter = self._adapters.get(service)
+        if adapter is None:
+            self.forget(service)
+            return service.switch(plan, reason=text)
+        return await adapter.move(plan, await self._prepared(service), text)
+
+    async def stay(self, service: Service) -> None:
+        """A move has failed: choose among the plans for the cores that the engine was told of again."""
+        adapter = self._adapters.get(service)
+        if adapter is not None:
+            adapter.stay(await self._prepared(service))
+
+    async def _prepared(self, service: Service) -> ProfiledChoices:
+        choices = self._choices(service, self._engine.deployment(service))
+        await self._loop.run_in_executor(self._planner, choices.prepare)
+        return choices
 
     def forget(self, service: Service) -> None:
         """What is known of a service has changed: follow its load anew, by that."""
@@ -300,6 +213,14 @@ class Adaptation:
         """Return the controller's log, oldest first; empty where nothing adapts."""
         adapter = self._adapters.get(self._engine.service(model))
         return [] if adapter is None else [entry.document() for entry in adapter.controller.log]
+
+    def divisions(self) -> list[dict[str, Any]]:
+        """Return how the cores were divided among all models, and why, oldest first."""
+        return [] if self.division is None else [divided.document() for divided in list(self.division.log)]
+
+    def plans(self) -> dict[str, Plan]:
+        """Return the plan in force of every model."""
+        return {name: s.plan for name, s in self._engine.services.items() if s.plan is not None}
 
     def tuning(self, model: str) -> dict[str, Any] | None:
         """Return how far measuring the model beside its traffic has come; None where it was not begun."""

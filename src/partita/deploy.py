@@ -14,7 +14,9 @@ from partita.engine.instance import ModelLaunch
 from partita.engine.service import ServiceSettings
 from partita.ensemble_deploy import ensemble_deployment
 from partita.launching import launch_of
-from partita.machines.dispatcher import BatchingRules, Policy
+from partita.machines.dispatcher import TURN_S, BatchingRules, Policy
+from partita.planning.division import Party, wanted_cores
+from partita.planning.joint import Demand
 from partita.planning.optimizer import Optimizer
 from partita.planning.placement import place
 from partita.settings import InstanceSettings, Requirements, ServerSettings
@@ -36,6 +38,7 @@ def limits_of(source: ModelSource, server: ServerSettings) -> ServiceSettings:
             queue_timeout_s=_seconds(settings.queue_timeout_ms),
             execution_limit_s=settings.execution_limit_s,
             max_queue_items=settings.queue_size,
+            turn_s=settings.weight * TURN_S,
         ),
         deadline_s=_seconds(settings.deadline_ms),
         arena_bytes=server.item_memory_bytes,
@@ -58,17 +61,52 @@ def deployments(
 ) -> list[Deployment]:
     """Plan every model on its share of the cores.
 
-    Several models divide the cores evenly, in order; with fewer cores than models each gets one and
-    shares it with others under the core leases. Raises `InvalidInput` or `NoFeasiblePlan`.
+    Several models divide the cores so that the worst weighted latency of one item is least, as far as they
+    have profiles, else evenly, in order; with fewer cores than models each gets one and shares it with others
+    under the core leases. Raises `InvalidInput` or `NoFeasiblePlan`.
     """
     cores = cores_of(server, topology)
     if not cores:
         raise InvalidInput("head_cores leaves no core for the instances; give the head fewer, or raise cores")
     shares = divide(cores, len(sources))
-    return [
+    made = [
         deployment_for(source, server, topology, share, profiler)
         for source, share in zip(sources, shares, strict=True)
     ]
+    return _divided_by_profiles(made, sources, server, topology, cores) if server.adapt else made
+
+
+def _divided_by_profiles(
+    made: Sequence[Deployment],
+    sources: Sequence[ModelSource],
+    server: ServerSettings,
+    topology: Topology,
+    cores: tuple[int, ...],
+) -> list[Deployment]:
+    """Plan anew on other cores what is known well enough to divide them better than evenly."""
+    parties = [_party(one, topology, cores) for one in made]
+    if len(parties) < 2 or all(party.demand is None for party in parties):
+        return list(made)
+    wanted = wanted_cores(parties, cores, topology).cores
+    return [
+        one
+        if party.is_fixed or wanted[party.name] == party.cores
+        else deployment_for(source, server, topology, wanted[party.name], lambda *_, one=one: one.profile)
+        for one, party, source in zip(made, parties, sources, strict=True)
+    ]
+
+
+def _party(deployment: Deployment, topology: Topology, cores: tuple[int, ...]) -> Party:
+    """Return a model that nobody has asked anything yet."""
+    if deployment.is_fixed or not deployment.cores:
+        own = tuple(sorted({core for i in deployment.plan.instances for core in i.cores}))
+        return Party(name=deployment.name, cores=own, is_fixed=True)
+    demand = None
+    if deployment.profile is not None:
+        largest = max(i.batch for i in deployment.plan.instances)
+        optimizer = optimizer_for(deployment.profile, topology, cores, largest)
+        demand = Demand(name=deployment.name, optimizer=optimizer, batch=1, weight=deployment.weight)
+    return Party(name=deployment.name, cores=deployment.cores, demand=demand)
 
 
 def cores_of(server: ServerSettings, topology: Topology, *, strict: bool = True) -> tuple[int, ...]:
@@ -113,6 +151,7 @@ def deployment_for(
         profile=profile if profile is not None and profile.points else None,
         by_hand=bool(source.settings.instances),
         is_limited=source.settings.limits_workers,
+        weight=source.settings.weight,
     )
 
 

@@ -15,6 +15,7 @@ from partita.profiles import cached
 from partita.protocols.access import Access, Keys
 from partita.repository import DiskRepository
 from partita.settings import ServerSettings, Settings
+from partita.sharing import CoreSharing
 from partita.sources import ModelSource
 from partita.system.addresses import Address
 from partita.system.clock import SystemClock
@@ -38,6 +39,8 @@ class Head:
     """Where the models come from that are served from the start, to be measured beside their traffic."""
     adaptation: Adaptation = field(init=False)
     """Plans that follow the load, or a user's word."""
+    sharing: CoreSharing = field(init=False)
+    """Divides the cores among the models."""
     tuning: Tuning | None = field(init=False)
     """Measures models that have no profile while they serve; None where that is not wanted."""
     _cores: CoreWatch = field(init=False)
@@ -51,7 +54,8 @@ class Head:
         self.adaptation = Adaptation(
             self.engine, self.loop, adapts=self.settings.adapt, warm_bytes=self.settings.warm_memory_bytes
         )
-        self._cores = CoreWatch(self.engine, self.adaptation, self.loop, self.settings)
+        self.sharing = CoreSharing(self.engine, self.adaptation, self.loop, self.settings)
+        self._cores = CoreWatch(self.sharing, self.loop, self.settings)
         self.tuning = self._tuning() if self.settings.tune == "background" else None
         self._ports = Ports(
             self.settings, self.engine, self.repository, self.access, self.adaptation, self.loop
@@ -79,6 +83,7 @@ class Head:
             self.engine.add(deployment)
         await self.engine.until_ready()
         self.adaptation.start()
+        self.sharing.start()
         self._cores.start()
         if self.tuning is not None:
             self.tuning.start()
@@ -117,6 +122,7 @@ class Head:
         """Refuse new work, answer what was accepted, end the workers, close the ports."""
         self._ports.drain()
         await self._cores.stop()
+        await self.sharing.stop()
         if self.tuning is not None:
             await self.tuning.stop()
         await self.adaptation.stop()

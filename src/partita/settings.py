@@ -86,6 +86,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Most items that one instance executes at once."""
     batch: Positive | None = None
     """Aggregate batch B that the plan is made for; None = good from 1 item to `max_batch` per core."""
+    weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    """How much its latency counts where several models divide the cores, or take turns on them."""
     policy: PolicyName | None = None
     """When batches are formed; None = as ``[server] policy``."""
     batch_timeout_ms: Wait | None = None

@@ -18,6 +18,7 @@ from partita.engine.engine import Deployment
 from partita.engine.service import Service, ServiceSettings
 from partita.machines.dispatcher import BatchingRules
 from partita.settings import ServerSettings
+from partita.sharing import CoreSharing
 from partita.system.cpus import read_topology
 from tests.engine_driver import ask, engine, run, tricky, until, xy
 
@@ -86,8 +87,11 @@ def test_models_follow_the_cores_and_no_request_is_lost(
             await service.until_ready()
             loop = asyncio.get_running_loop()
             adaptation = Adaptation(made, loop, adapts=profile is not None)
-            watch = CoreWatch(made, adaptation, loop, ServerSettings(), read=read, look_s=0.05)
+            adaptation.topology = read()
+            sharing = CoreSharing(made, adaptation, loop, ServerSettings(), look_s=0.02)
+            watch = CoreWatch(sharing, loop, ServerSettings(), read=read, look_s=0.05)
             adaptation.start()
+            sharing.start()
             watch.start()
             ends, answered = False, 0
 
@@ -111,12 +115,12 @@ def test_models_follow_the_cores_and_no_request_is_lost(
                 ends = True
                 await asyncio.gather(*clients)
                 await watch.stop()
+                await sharing.stop()
                 await adaptation.stop()
             if profile is None:
                 assert service.plan is not None
                 assert str(service.plan) == str(plan), "what it was before"
-            assert service.statistics.failures == 0
-            assert service.statistics.worker_deaths == 0
+            assert (service.statistics.failures, service.statistics.worker_deaths) == (0, 0)
 
     try:
         run(main)
@@ -138,7 +142,8 @@ def test_what_goes_wrong_while_looking_is_told_and_does_not_end_it(caplog: pytes
         async with engine() as made:
             loop = asyncio.get_running_loop()
             adaptation = Adaptation(made, loop, adapts=False)
-            watch = CoreWatch(made, adaptation, loop, ServerSettings(), read=read, look_s=0.01)
+            sharing = CoreSharing(made, adaptation, loop, ServerSettings())
+            watch = CoreWatch(sharing, loop, ServerSettings(), read=read, look_s=0.01)
             watch.start()
             await until(lambda: looks > 3)
             await until(lambda: adaptation.topology.quota_cores == 1.0)

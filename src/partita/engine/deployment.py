@@ -27,6 +27,13 @@ class Deployment:
     """Whether somebody has said which instances there are, so that nobody looks for better ones."""
     is_limited: bool = False
     """Whether somebody has said how many there may be, so that the plan does not follow the load."""
+    weight: float = 1.0
+    """How much the model's latency counts where several divide the cores."""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether its cores are its own by somebody's word, however the others are divided."""
+        return self.by_hand or self.is_limited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -205,6 +205,8 @@ class Switcher:
         for switch in self.switches:
             if switch.outcome is Outcome.UNDER_WAY:
                 self._failed(switch, "the model is being stopped")
+            elif switch.outcome is Outcome.ACCEPTING:  # what is left of the old plan ends with the rest
+                switch.became(Outcome.FINISHED, self._clock.now_s())
 
     # --- events -----------------------------------------------------------------------------------
 

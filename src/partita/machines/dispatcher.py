@@ -25,6 +25,9 @@ class Policy(StrEnum):
     """Packrat §3.5: collect B items or until the batch timeout, then partition them over all instances."""
 
 
+TURN_S = 0.005
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingRules:
     """How one member's batches are formed."""
@@ -37,7 +40,7 @@ class BatchingRules:
     execution_limit_s: float = 60.0
     """Longest that one dispatched batch may execute before its worker is taken for hung."""
     max_queue_items: int = 1024
-    turn_s: float = 0.005
+    turn_s: float = TURN_S
     """How long an instance may execute in one go where others wait for its cores. Changing turns costs a
     tenth of a millisecond or more."""
 

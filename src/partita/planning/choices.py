@@ -4,7 +4,7 @@ The controller asks these questions once an interval. A plan is judged *as it is
 takes no more items at once than its plan says, whatever its cores could do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from heapq import heapify, heapreplace
 from math import isinf
@@ -54,8 +54,9 @@ class Choices(Protocol):
 class ProfiledChoices:
     """Choices from one profile. Remembers its answers; `prepare` makes them all beforehand.
 
-    `place` assigns cores to a plan's instances. `together` says that a batch is partitioned over all
-    instances at once (policy `aggregate`), and not taken by whichever is idle.
+    `place` assigns cores to a plan's instances, `allowed` are those that they may have (None = any).
+    `together` says that a batch is partitioned over all instances at once (policy `aggregate`), and not taken
+    by whichever is idle.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class ProfiledChoices:
         cores: int,
         max_batch: int,
         place: Callable[[Plan], Plan] | None = None,
+        allowed: Collection[int] | None = None,
         together: bool = False,
     ) -> None:
         if max_batch < 1:
@@ -73,6 +75,7 @@ class ProfiledChoices:
         self._cores = cores
         self._max_batch = max_batch
         self._place = place
+        self._allowed = None if allowed is None else frozenset(allowed)
         self._together = together
         self._best: dict[int, Plan] = {}
         self._spreads: dict[tuple[tuple[int, ...], int], Plan | None] = {}
@@ -101,6 +104,8 @@ class ProfiledChoices:
 
     def rebatched(self, plan: Plan, batch: int) -> Plan | None:
         """Return the same instances, each with its share of the batch and at least 1 item."""
+        if not self._is_possible(plan):
+            return None
         found = self._spread(tuple(i.threads for i in plan.instances), batch)
         return None if found is None else _placed_like(plan, found)
 
@@ -110,10 +115,14 @@ class ProfiledChoices:
             self._spreads[key] = self._optimizer.spread(threads, self._cores, key[1])
         return self._spreads[key]
 
+    def _is_possible(self, plan: Plan) -> bool:
+        """Whether all of its cores may be used; not so of a plan of before they were divided anew."""
+        return self._allowed is None or all(self._allowed.issuperset(i.cores) for i in plan.instances)
+
     def thinner(self, plan: Plan, batch: int) -> Plan | None:
         """Return two instances of half the threads for each of the plan's that has more than one."""
         threads = halves(plan)
-        if len(threads) == len(plan.instances):
+        if len(threads) == len(plan.instances) or not self._is_possible(plan):
             return None
         key = (threads, max(batch, len(threads)))
         if key not in self._thinner:

@@ -12,10 +12,25 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
+from typing import Protocol
 
 from partita.core.errors import InvalidInput, NoFeasiblePlan
 from partita.core.plan import Plan
-from partita.planning.optimizer import Optimizer
+
+LOAD_SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
+"""Of a load that no division carries, the largest of these shares that one does is planned for."""
+
+
+class Planner(Protocol):
+    """What makes the plans of one model; an `Optimizer` is one."""
+
+    def plan(self, cores: int, batch: int, /) -> Plan:
+        """Return the best plan; raises `NoFeasiblePlan`."""
+        ...
+
+    def items_per_s(self, plan: Plan, /) -> float:
+        """Return what a plan can do, full executions."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +38,11 @@ class Demand:
     """One model, and what is wanted of it."""
 
     name: str
-    optimizer: Optimizer
+    optimizer: Planner
     batch: int
     """Items at once, as estimated."""
+    max_batch: int | None = None
+    """Larger batches, up to this, may be planned for where the rate needs them; None = not."""
     weight: float = 1.0
     """How much its latency counts: twice as much = it should be half as long."""
     rate: float = 0.0
@@ -51,6 +68,8 @@ class JointPlan:
     """The models' cores are more than there are: they have to take turns, under the core leases."""
     text: str
     """Why, in words."""
+    load_share: float = 1.0
+    """Share of every demand's rate that the plans carry."""
 
     @property
     def worst_ms(self) -> float:
@@ -67,20 +86,28 @@ def split(demands: Sequence[Demand], cores: int) -> JointPlan:
     of cores.
     """
     _check(demands, cores)
-    curves = [_Curve(demand, cores, needed=demand.rate) for demand in demands]
-    found = _solve(curves, cores)
-    if found is not None:
-        return _joint(curves, found, f"{cores} cores, divided")
-    curves = [_Curve(demand, cores, needed=0.0) for demand in demands]
-    found = _solve(curves, cores)
-    if found is not None:
-        return _joint(curves, found, f"{cores} cores cannot carry all of the load, however divided")
+    curves: list[_Curve] = []
+    for share in LOAD_SHARES:
+        curves = [_Curve(demand, cores, needed=share * demand.rate) for demand in demands]
+        found = _solve(curves, cores)
+        if found is not None:
+            text = f"{cores} cores, divided"
+            if share < 1.0:
+                text = (
+                    f"{cores} cores cannot carry all of the load, however divided; {share:.0%} of it they can"
+                )
+            return _joint(curves, found, text, load_share=share)
     least = [curve.least for curve in curves]
     text = (
         f"{len(demands)} models need {sum(least)} cores to have some of their own, and there are {cores}: "
         "they share them in turns"
     )
-    return _joint(curves, least, text, shared=True)
+    return _joint(curves, least, text, load_share=0.0, shared=True)
+
+
+def weighted_ms(demand: Demand, cores: int, *, load_share: float = 1.0) -> float:
+    """Return a demand's weighted latency on so many cores; infinity where no plan carries its rate there."""
+    return min(_Curve(demand, cores, needed=load_share * demand.rate, is_needed=False).weighted_ms)
 
 
 def _check(demands: Sequence[Demand], cores: int) -> None:
@@ -98,7 +125,7 @@ def _check(demands: Sequence[Demand], cores: int) -> None:
 class _Curve:
     """One model's weighted latency by its number of cores: never more with more, since some may idle."""
 
-    def __init__(self, demand: Demand, cores: int, *, needed: float) -> None:
+    def __init__(self, demand: Demand, cores: int, *, needed: float, is_needed: bool = True) -> None:
         self.demand = demand
         self.weighted_ms = [inf]
         self._plans: list[Plan | None] = [None]
@@ -106,16 +133,16 @@ class _Curve:
         for t in range(1, cores + 1):
             best_ms, best = self.weighted_ms[-1], self._plans[-1]
             try:
-                plan = demand.optimizer.plan(t, demand.batch)
+                plan = _carrying(demand, t, needed)
             except NoFeasiblePlan as error:
                 plan, why = None, error
-            if plan is not None and demand.optimizer.items_per_s(plan) >= needed:
+            if plan is not None:
                 weighted_ms = demand.weight * (plan.expected_ms or 0.0)
                 if weighted_ms < best_ms:
                     best_ms, best = weighted_ms, plan
             self.weighted_ms.append(best_ms)
             self._plans.append(best)
-        if needed == 0.0 and self._plans[-1] is None:
+        if is_needed and needed == 0.0 and self._plans[-1] is None:
             raise NoFeasiblePlan(f"model {demand.name!r}: {why}")
 
     @property
@@ -132,6 +159,18 @@ class _Curve:
         plan = self._plans[cores]
         assert plan is not None, (self.demand, cores)
         return ModelShare(name=self.demand.name, cores=cores, plan=plan, weighted_ms=self.weighted_ms[cores])
+
+
+def _carrying(demand: Demand, cores: int, needed: float) -> Plan | None:
+    """Return the plan for the least batch that carries so many items per second; None where there is none."""
+    batch, most = demand.batch, demand.max_batch or 0
+    while True:
+        plan = demand.optimizer.plan(cores, batch)
+        if demand.optimizer.items_per_s(plan) >= needed:
+            return plan
+        if batch >= most:
+            return None
+        batch = min(2 * batch, most)
 
 
 def _solve(curves: Sequence[_Curve], cores: int) -> list[int] | None:
@@ -162,6 +201,13 @@ def _spend(curves: Sequence[_Curve], found: list[int], left: int) -> list[int]:
             return found
 
 
-def _joint(curves: Sequence[_Curve], found: Sequence[int], text: str, *, shared: bool = False) -> JointPlan:
+def _joint(
+    curves: Sequence[_Curve],
+    found: Sequence[int],
+    text: str,
+    *,
+    load_share: float,
+    shared: bool = False,
+) -> JointPlan:
     shares = tuple(curve.share(cores) for curve, cores in zip(curves, found, strict=True))
-    return JointPlan(shares=shares, shared=shared, text=text)
+    return JointPlan(shares=shares, shared=shared, text=text, load_share=load_share)

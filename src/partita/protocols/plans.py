@@ -37,6 +37,12 @@ class Plans(Protocol):
     def plan(self, model: str) -> Plan:
         """Return the plan in force. Raises `ModelNotFound`."""
 
+    def plans(self) -> dict[str, Plan]:
+        """Return the plan in force of every model."""
+
+    def divisions(self) -> list[dict[str, Any]]:
+        """Return how the cores were divided among all models, and why, oldest first."""
+
     def decisions(self, model: str) -> list[dict[str, Any]]:
         """Return the controller's log, oldest first; empty where nothing adapts."""
 
@@ -51,7 +57,10 @@ class Plans(Protocol):
 
 
 class PlanRoutes:
-    """``/v2/models/NAME/plan``: seen by everybody who reaches the port, changed with a token."""
+    """``/v2/models/NAME/plan`` and, of all models, ``/v2/plans``: seen by all who reach the port.
+
+    Changed with a token.
+    """
 
     def __init__(self, plans: Plans, access: Access) -> None:
         self._plans = plans
@@ -60,7 +69,17 @@ class PlanRoutes:
     def routes(self) -> list[Route]:
         """Return them."""
         path = "/v2/models/{model}/plan"
-        return [Route(path, self.show, methods=["GET"]), Route(path, self.change, methods=["POST"])]
+        return [
+            Route(path, self.show, methods=["GET"]),
+            Route(path, self.change, methods=["POST"]),
+            Route("/v2/plans", self.show_all, methods=["GET"]),
+        ]
+
+    async def show_all(self, request: Request) -> Response:  # noqa: ARG002
+        """Every model's plan and cores, how the cores were divided among them, and why."""
+        plans = self._plans.plans()
+        models = [{"model": name, "plan": str(plan), "cores": _cores(plan)} for name, plan in plans.items()]
+        return _json({"models": models, "divisions": self._plans.divisions()})
 
     async def show(self, request: Request) -> Response:
         """The plan in force, its switches and the decisions behind them."""
@@ -97,6 +116,10 @@ class PlanRoutes:
             "switches": self._plans.switches(model),
             "decisions": self._plans.decisions(model),
         }
+
+
+def _cores(plan: Plan) -> list[int]:
+    return sorted({core for instance in plan.instances for core in instance.cores})
 
 
 def unplaced(groups: Sequence[InstancesAsked]) -> Plan:

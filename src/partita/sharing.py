@@ -1,0 +1,251 @@
+"""Several models on one machine: the cores are divided among them while they serve (planning/division.py)."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+from partita.adaptation import Adaptation, largest_batch, standing_on
+from partita.core.errors import PartitaError, SwitchFailed
+from partita.core.plan import Plan
+from partita.core.profile import Profile
+from partita.core.topology import Topology
+from partita.deploy import cores_of, optimizer_for, safe_plan
+from partita.engine.engine import Deployment, Engine
+from partita.engine.service import Service
+from partita.engine.service_state import ServiceState
+from partita.planning.core_shares import Cores
+from partita.planning.division import Cause, Divided, Division, Outcome, Party, Share
+from partita.planning.joint import Demand
+from partita.planning.optimizer import Optimizer
+from partita.planning.placement import place_beside
+from partita.settings import ServerSettings
+from partita.system.clock import SystemClock
+from partita.system.cpus import format_cores
+
+log = logging.getLogger("partita")
+T = TypeVar("T")
+
+LOOK_S = 0.5
+"""How often it is looked whether a model has come, gone, or been profiled."""
+MOVE_LIMIT_S = 60.0
+"""The next model is moved then, whatever the one before still executes: the leases keep them apart."""
+
+
+class CoreSharing:
+    """Looks who is served and what is asked of each, and moves models to their cores, one after another."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        adaptation: Adaptation,
+        loop: asyncio.AbstractEventLoop,
+        settings: ServerSettings,
+        *,
+        division: Division | None = None,
+        look_s: float = LOOK_S,
+    ) -> None:
+        self.division = division or Division(interval_s=adaptation.interval_s)
+        self._engine = engine
+        self._adaptation = adaptation
+        self._loop = loop
+        self._look_s = look_s
+        self._now_s = SystemClock().now_s
+        self._topology = adaptation.topology
+        self._cores = cores_of(settings, self._topology, strict=False)
+        self._seen: dict[Service, Profile | None] | None = None
+        """Who was served at the last look, and what was known of each."""
+        self._pending: Cause | None = None
+        """Why the cores are still to be divided."""
+        self._next_look_s = 0.0
+        """When to look at the loads again."""
+        self._begun: WeakKeyDictionary[Service, Deployment] = WeakKeyDictionary()
+        """What services were started with, of those that were moved since."""
+        self._optimizers: WeakKeyDictionary[Service, tuple[object, Optimizer]] = WeakKeyDictionary()
+        self._aside: ThreadPoolExecutor | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        adaptation.division = self.division
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._aside = ThreadPoolExecutor(1, thread_name_prefix="partita-sharing")
+        self._look()
+
+    async def stop(self) -> None:
+        """Move nobody any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if self._aside is not None:
+            await self._loop.run_in_executor(None, self._aside.shutdown)
+            self._aside = None
+
+    def cores_changed(self, cores: Cores, topology: Topology) -> None:
+        """Other cores may be used now."""
+        self._cores, self._topology = cores, topology
+        self._adaptation.topology = topology
+        self._pending = Cause.CORES
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(self._look_s, self._look)
+        if self._task is not None and not self._task.done():
+            return
+        services = [s for s in self._engine.services.values() if s.state is not ServiceState.FAILED]
+        if not services or not all(s.is_ready for s in services):
+            return  # it will be, or fail: nobody is moved meanwhile
+        cause = self._cause(services)
+        if cause is not None:
+            self._task = self._loop.create_task(self._attempt(services, cause))
+
+    def _cause(self, services: Sequence[Service]) -> Cause | None:
+        """Return why the cores are to be divided now, None if they are not."""
+        now_s, before = self._now_s(), self._seen
+        self._seen = {service: self._engine.deployment(service).profile for service in services}
+        if self._adaptation.adapts and before != self._seen:
+            self._pending = self._pending or _difference(before, self._seen)
+            return self._pending
+        if self._pending is not None:
+            return self._pending if self.division.may_try_again(now_s) else None
+        if not self._adaptation.adapts or len(services) == 1 or now_s < self._next_look_s:
+            return None
+        self._next_look_s = now_s + self._adaptation.interval_s
+        return Cause.LOAD
+
+    def _party(self, service: Service) -> Party:
+        deployment = self._engine.deployment(service)
+        begun = self._begun.get(service, deployment)
+        own = tuple(sorted({core for i in begun.plan.instances for core in i.cores}))
+        if not deployment.cores or (deployment.is_fixed and set(own) <= set(self._cores)):
+            return Party(name=service.name, cores=own, is_fixed=True)
+        return Party(name=service.name, cores=deployment.cores, demand=self._demand(service, deployment))
+
+    def _demand(self, service: Service, deployment: Deployment) -> Demand | None:
+        if deployment.profile is None or deployment.is_limited or not self._adaptation.adapts:
+            return None
+        batch, rate = self._adaptation.demand(service) or (1, 0.0)
+        return Demand(
+            name=service.name,
+            optimizer=self._optimizer(service, deployment, deployment.profile),
+            batch=batch,
+            max_batch=largest_batch(deployment) * len(self._cores),
+            weight=deployment.weight,
+            rate=rate,
+        )
+
+    def _optimizer(self, service: Service, deployment: Deployment, profile: Profile) -> Optimizer:
+        """Return what plans a model on any of the machine's cores; it remembers its answers."""
+        key = (profile, self._topology, self._cores)
+        known = self._optimizers.get(service)
+        if known is None or known[0] != key:
+            made = optimizer_for(profile, self._topology, self._cores, largest_batch(deployment))
+            known = self._optimizers[service] = (key, made)
+        return known[1]
+
+    # --- dividing ---------------------------------------------------------------------------------
+
+    async def _run_aside(self, call: Callable[[], T]) -> T:
+        assert self._aside is not None
+        return await self._loop.run_in_executor(self._aside, call)
+
+    async def _attempt(self, services: Sequence[Service], cause: Cause) -> None:
+        """Divide the cores; what goes wrong once must not end that, since nobody would notice."""
+        try:
+            await self._divide(services, cause)
+        except PartitaError as error:
+            log.warning("the cores stay divided as they are: %s", error)
+        except Exception:
+            log.exception("the cores stay divided as they are")
+
+    async def _divide(self, services: Sequence[Service], cause: Cause) -> None:
+        parties, cores, topology = [self._party(s) for s in services], self._cores, self._topology
+        now_s = self._now_s()
+        divided = await self._run_aside(
+            lambda: self.division.decide(parties, cores, topology, now_s=now_s, cause=cause)
+        )
+        if divided.outcome is Outcome.DIVIDED:
+            log.info("%s: %s", divided.cause, divided.text)
+            if not await self._carry_out({s.name: s for s in services}, divided):
+                self._pending = self._pending or (None if cause is Cause.LOAD else cause)
+                return
+        if self._pending is cause and cores == self._cores:
+            self._pending = None
+
+    async def _carry_out(self, services: dict[str, Service], divided: Divided) -> bool:
+        """Move everyone whose cores change, first those that only give up some; False if one fails."""
+        movers = [share for share in divided.shares if share.before != share.cores]
+        for share in sorted(movers, key=lambda share: not set(share.cores) <= set(share.before)):
+            service = services[share.name]
+            try:
+                await self._move(service, share, f"{divided.cause}: {divided.text}")
+            except PartitaError as error:
+                log.warning("%s stays with plan %s: %s", service.name, service.plan, error)
+                self.division.failed(divided, self._now_s(), f"{service.name}: {error}")
+                return False
+        self.division.succeeded()
+        return True
+
+    async def _move(self, service: Service, share: Share, text: str) -> None:
+        """Switch a model to the best plan on its cores, by the ordinary handover. Raises `SwitchFailed`."""
+        if self._engine.services.get(service.name) is not service:
+            raise SwitchFailed("it is not served any more")
+        deployment, plan_before = self._engine.deployment(service), service.plan
+        begun = self._begun.setdefault(service, deployment)
+        assert plan_before is not None
+        topology, cores = self._topology, share.cores
+        batch = share.batch if share.rate else None
+        plan = await self._run_aside(lambda: _plan(begun, deployment, topology, cores, batch))
+        standing = standing_on(plan_before.instances, cores)
+        placed = place_beside(plan, standing, topology, cores=cores)
+        self._engine.planned_anew(service, cores=cores, plan=placed)
+        try:
+            switch = await self._adaptation.move(service, placed, text)
+            if switch is not None:
+                await switch.until_accepting()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(switch.until_finished(), MOVE_LIMIT_S)
+        except PartitaError:
+            self._engine.planned_anew(service, cores=deployment.cores, plan=deployment.plan)
+            await self._adaptation.stay(service)
+            raise
+        log.info("%s: has cores %s now, plan %s", service.name, format_cores(cores), service.plan)
+
+
+def _difference(before: dict[Service, Profile | None] | None, now: dict[Service, Profile | None]) -> Cause:
+    if before is None:
+        return Cause.STARTED
+    if now.keys() - before.keys():
+        return Cause.CAME
+    return Cause.WENT if before.keys() - now.keys() else Cause.PROFILED
+
+
+def _plan(
+    begun: Deployment, now: Deployment, topology: Topology, cores: Sequence[int], batch: int | None
+) -> Plan:
+    """Return the plan for these cores: from the profile, else as begun where that fits, else the safe one.
+
+    `batch` is what the load asks for; None = not known.
+    """
+    most = max(i.batch for i in begun.plan.instances)
+    if now.profile is not None and not now.is_limited:
+        most = largest_batch(now)
+        optimizer = optimizer_for(now.profile, topology, tuple(cores), most)
+        if batch is not None:
+            return optimizer.plan(len(cores), max(1, min(batch, most * len(cores))), early_answers=True)
+        return optimizer.robust(len(cores), most)
+    is_safe = [i.threads for i in begun.plan.instances] == [len(begun.cores)]
+    if not is_safe and all(set(i.cores) <= set(cores) for i in begun.plan.instances):
+        return begun.plan
+    return safe_plan(len(cores), most)
+
+
+__all__ = ["CoreSharing"]
