@@ -103,8 +103,8 @@ class Adaptation:
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._look)
-        served = {service for service in self._engine.services.values() if service.is_ready}
-        for service in self._adapters.keys() - set(self._engine.services.values()):
+        served = {service for service in self._engine.versions.values() if service.is_ready}
+        for service in self._adapters.keys() - set(self._engine.versions.values()):
             self._adapters.pop(service).stop()
         for service in served - self._adapters.keys() - self._preparing.keys():
             deployment = self._engine.deployment(service)
@@ -203,15 +203,15 @@ class Adaptation:
 
     # --- by hand ----------------------------------------------------------------------------------
 
-    def plan(self, model: str) -> Plan:
+    def plan(self, model: str, version: str = "") -> Plan:
         """Return the plan in force. Raises `ModelNotFound`."""
-        plan = self._engine.service(model).plan
+        plan = self._engine.service(model, version).plan
         assert plan is not None
         return plan
 
-    def decisions(self, model: str) -> list[dict[str, Any]]:
+    def decisions(self, model: str, version: str = "") -> list[dict[str, Any]]:
         """Return the controller's log, oldest first; empty where nothing adapts."""
-        adapter = self._adapters.get(self._engine.service(model))
+        adapter = self._adapters.get(self._engine.service(model, version))
         return [] if adapter is None else [entry.document() for entry in adapter.controller.log]
 
     def divisions(self) -> list[dict[str, Any]]:
@@ -222,21 +222,21 @@ class Adaptation:
         """Return the plan in force of every model."""
         return {name: s.plan for name, s in self._engine.services.items() if s.plan is not None}
 
-    def tuning(self, model: str) -> dict[str, Any] | None:
+    def tuning(self, model: str, version: str = "") -> dict[str, Any] | None:
         """Return how far measuring the model beside its traffic has come; None where it was not begun."""
-        report = self._engine.tunings.get(self._engine.service(model))
+        report = self._engine.tunings.get(self._engine.service(model, version))
         return None if report is None else report.document()
 
-    def switches(self, model: str) -> list[dict[str, Any]]:
+    def switches(self, model: str, version: str = "") -> list[dict[str, Any]]:
         """Return the latest switches, oldest first."""
-        switcher = self._engine.service(model).member.switcher
+        switcher = self._engine.service(model, version).member.switcher
         return [] if switcher is None else [switch.document() for switch in switcher.switches]
 
-    def switch(self, model: str, plan: Plan, reason: str) -> Switch:
+    def switch(self, model: str, plan: Plan, reason: str, version: str = "") -> Switch:
         """Place a plan and switch to it. Raises `InvalidInput`, `NoFeasiblePlan` or `SwitchFailed`."""
-        service = self._engine.service(model)
+        service = self._engine.service(model, version)
         deployment = self._engine.deployment(service)
-        now = self.plan(model)
+        now = self.plan(model, version)
         cores = deployment.cores or tuple(sorted({core for i in now.instances for core in i.cores}))
         if cores:
             plan = place_beside(plan, now.instances, self.topology, cores=cores)

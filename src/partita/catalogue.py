@@ -39,7 +39,7 @@ class Catalogue:
         if known is None:
             own = place / "partita.toml"
             known = load_model_settings(own, name) if own.is_file() else ModelSettings()
-        model = msgspec.structs.replace(known, **{**self.changes, **(settings or {})})
+        model = msgspec.structs.replace(known, **{**self.changes, **_whole(settings or {})})
         if is_archive(place):
             plain = msgspec.structs.replace(model, path=None)
             return archive_source(place, plain, name, self.settings.archive_defaults)
@@ -79,8 +79,8 @@ class Catalogue:
             return [source.name for source in find_models(place)] == [name]
         return False
 
-    def names(self) -> dict[str, str]:
-        """Return the version that would be served of every model, by name; broken ones are left out."""
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """Return the versions that would be served of every model, by name; broken ones are left out."""
         named = {name for name, model in self.settings.model.items() if model.path is not None}
         for path in self._roots:
             for place in (path, *(path.iterdir() if path.is_dir() else ())):
@@ -88,11 +88,18 @@ class Catalogue:
                 if place.suffix == ".toml":
                     with suppress(PartitaError, OSError):
                         named.update(source.name for source in find_models(place))
-        found: dict[str, str] = {}
+        found: dict[str, tuple[str, ...]] = {}
         for name in sorted(named):
             with suppress(PartitaError, OSError):
-                found[name] = self.find(name).version
+                found[name] = tuple(source.version for source in self.find(name).served_versions)
         return found
+
+
+def _whole(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return settings in which a version takes the place of a policy that is known, and the other way."""
+    if settings.get("version") is not None:
+        return {"versions": None, **settings}
+    return {"version": None, **settings} if settings.get("versions") is not None else settings
 
 
 def _stem(place: Path) -> str:

@@ -63,7 +63,9 @@ def deployments(
 
     Several models divide the cores so that the worst weighted latency of one item is least, as far as they
     have profiles, else evenly, in order; with fewer cores than models each gets one and shares it with others
-    under the core leases. Raises `InvalidInput` or `NoFeasiblePlan`.
+    under the core leases. The other versions of a model share its cores.
+
+    Raises `InvalidInput` or `NoFeasiblePlan`.
     """
     cores = cores_of(server, topology)
     if not cores:
@@ -73,7 +75,14 @@ def deployments(
         deployment_for(source, server, topology, share, profiler)
         for source, share in zip(sources, shares, strict=True)
     ]
-    return _divided_by_profiles(made, sources, server, topology, cores) if server.adapt else made
+    if server.adapt:
+        made = _divided_by_profiles(made, sources, server, topology, cores)
+    others = [
+        deployment_for(other, server, topology, one.cores or _cores_of(one.plan), profiler)
+        for source, one in zip(sources, made, strict=True)
+        for other in source.others
+    ]
+    return [*made, *others]
 
 
 def _divided_by_profiles(
@@ -99,14 +108,17 @@ def _divided_by_profiles(
 def _party(deployment: Deployment, topology: Topology, cores: tuple[int, ...]) -> Party:
     """Return a model that nobody has asked anything yet."""
     if deployment.is_fixed or not deployment.cores:
-        own = tuple(sorted({core for i in deployment.plan.instances for core in i.cores}))
-        return Party(name=deployment.name, cores=own, is_fixed=True)
+        return Party(name=deployment.name, cores=_cores_of(deployment.plan), is_fixed=True)
     demand = None
     if deployment.profile is not None:
         largest = max(i.batch for i in deployment.plan.instances)
         optimizer = optimizer_for(deployment.profile, topology, cores, largest)
         demand = Demand(name=deployment.name, optimizer=optimizer, batch=1, weight=deployment.weight)
     return Party(name=deployment.name, cores=deployment.cores, demand=demand)
+
+
+def _cores_of(plan: Plan) -> tuple[int, ...]:
+    return tuple(sorted({core for instance in plan.instances for core in instance.cores}))
 
 
 def cores_of(server: ServerSettings, topology: Topology, *, strict: bool = True) -> tuple[int, ...]:

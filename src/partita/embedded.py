@@ -160,31 +160,47 @@ class Server:
 
     # --- asking -----------------------------------------------------------------------------------
 
-    def signature(self, model: str) -> Signature:
+    def signature(self, model: str, version: str = "") -> Signature:
         """Return what a model takes and gives."""
-        return self.head.engine.service(model).signature
+        return self.head.engine.service(model, version).signature
 
     def predict(
-        self, model: str, inputs: Mapping[str, ArrayLike] | ArrayLike, *, timeout_s: float | None = None
+        self,
+        model: str,
+        inputs: Mapping[str, ArrayLike] | ArrayLike,
+        *,
+        version: str = "",
+        timeout_s: float | None = None,
     ) -> Answer:
         """Run a model on arrays with their batch axis in front; returns its outputs by name.
 
-        A model with one input takes the array itself. BYTES tensors are arrays of `bytes` or `str`; outputs
-        are arrays of `bytes`. Raises `InvalidRequest` for wrong names, dtypes or shapes, else `RequestError`.
+        A model with one input takes the array itself; `version` is one of several that are served. BYTES
+        tensors are arrays of `bytes` or `str`; outputs are arrays of `bytes`. Raises `InvalidRequest` for
+        wrong names, dtypes or shapes, else `RequestError`.
         """
-        return self.submit(model, inputs, timeout_s=timeout_s).result()
+        return self.submit(model, inputs, version=version, timeout_s=timeout_s).result()
 
     async def apredict(
-        self, model: str, inputs: Mapping[str, ArrayLike] | ArrayLike, *, timeout_s: float | None = None
+        self,
+        model: str,
+        inputs: Mapping[str, ArrayLike] | ArrayLike,
+        *,
+        version: str = "",
+        timeout_s: float | None = None,
     ) -> Answer:
         """Run `predict` without blocking the calling loop."""
-        return await asyncio.wrap_future(self.submit(model, inputs, timeout_s=timeout_s))
+        return await asyncio.wrap_future(self.submit(model, inputs, version=version, timeout_s=timeout_s))
 
     def submit(
-        self, model: str, inputs: Mapping[str, ArrayLike] | ArrayLike, *, timeout_s: float | None = None
+        self,
+        model: str,
+        inputs: Mapping[str, ArrayLike] | ArrayLike,
+        *,
+        version: str = "",
+        timeout_s: float | None = None,
     ) -> "Future[Answer]":
         """Hand a request in and return at once; cancelling the future cancels the request."""
-        service = self.head.engine.service(model)
+        service = self.head.engine.service(model, version)
         template, buffers = prepare(service.signature, inputs)
         asked = _Asked(service, template, buffers, timeout_s)
         assert self._loop is not None

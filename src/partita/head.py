@@ -116,7 +116,11 @@ class Head:
         )
         open_at = (settings.http, settings.management)
         own = {address.host.lower() for address in open_at if address is not None}
-        return Access(keys=keys, hosts=frozenset(own | {host.lower() for host in settings.allowed_hosts}))
+        return Access(
+            keys=keys,
+            hosts=frozenset(own | {host.lower() for host in settings.allowed_hosts}),
+            origins=frozenset(settings.cors_origins),
+        )
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new work, answer what was accepted, end the workers, close the ports."""

@@ -14,7 +14,9 @@ from partita.protocols.access import Access
 from partita.protocols.by_path import either
 from partita.protocols.door import Door
 from partita.protocols.http.asgi import AsgiBridge
-from partita.protocols.http.listener import Handler, HttpLimits, Listener
+from partita.protocols.http.connection import Handler
+from partita.protocols.http.cors import Origins
+from partita.protocols.http.listener import HttpLimits, Listener
 from partita.protocols.interfaces import inference_interface, management_interface, metrics_interface
 from partita.protocols.management import management_application
 from partita.protocols.metrics import metrics_route
@@ -27,7 +29,7 @@ from partita.protocols.repository import Repository
 from partita.protocols.torchserve.direct import DirectPredictions
 from partita.protocols.torchserve.inference import TorchServeInference, is_inference_path
 from partita.protocols.torchserve.management import TorchServeManagement, is_management_path
-from partita.protocols.torchserve.operations import Registered, TorchServeOperations
+from partita.protocols.torchserve.operations import Registry, TorchServeOperations
 from partita.protocols.torchserve.predictions import Predictor
 from partita.settings import GRPC_EXTRA, ServerSettings
 from partita.system.addresses import Address
@@ -63,9 +65,10 @@ class Ports:
         self._engine = engine
         self._repository = repository
         self._plans = plans
+        self._origins = Origins(settings.cors_origins) if settings.cors_origins else None
         self._access = access if settings.management is not None else None
         self._loop = loop
-        registered: dict[str, Registered] = {}
+        registered: Registry = {}
         has_keys = self._access is not None and settings.inference_token
         self._predictor = Predictor(engine, access.keys if has_keys else None, registered)
         self._operations = TorchServeOperations(
@@ -138,7 +141,7 @@ class Ports:
 
     async def _listen(self, name: str, address: Address, handler: Handler) -> None:
         context = None if self._certificate is None else self._certificate.context
-        listener = Listener(handler, self._limits(), self._loop, tls=context)
+        listener = Listener(handler, self._limits(), self._loop, tls=context, origins=self._origins)
         self._listeners[name] = listener
         port = await listener.start(address.host, address.port)
         self.addresses[name] = Address(address.host, port)

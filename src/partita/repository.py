@@ -45,7 +45,7 @@ class DiskRepository:
         self._loop = loop
         self._locks: dict[str, asyncio.Lock] = {}
         """One change of a model at a time."""
-        self._loading: dict[str, str] = {}
+        self._loading: dict[str, tuple[str, ...]] = {}
         """Versions that are being loaded, by model."""
         self._uploads: dict[str, TemporaryDirectory[str]] = {}
         """Files that clients sent for a model that is served."""
@@ -61,12 +61,14 @@ class DiskRepository:
     async def index(self) -> list[IndexEntry]:
         """Return every model that is served, is being loaded, or lies on disk."""
         on_disk = await self._aside(self._catalogue.names)
-        entries = {name: index_state(service) for name, service in self._engine.services.items()}
-        for name, version in self._loading.items():
-            entries.setdefault(name, IndexEntry(name=name, version=version, state="LOADING"))
-        for name, version in on_disk.items():
-            unloaded = IndexEntry(name=name, version=version, state="UNAVAILABLE", reason="unloaded")
-            entries.setdefault(name, unloaded)
+        entries = {key: index_state(service) for key, service in self._engine.versions.items()}
+        known = self._engine.services.keys() | self._loading.keys()
+        rest = {name: versions for name, versions in on_disk.items() if name not in known}
+        for models, state, reason in ((self._loading, "LOADING", ""), (rest, "UNAVAILABLE", "unloaded")):
+            for name, versions in models.items():
+                for version in versions:
+                    entry = IndexEntry(name=name, version=version, state=state, reason=reason)
+                    entries.setdefault((name, version), entry)
         return list(entries.values())
 
     async def identity(self, source: str) -> tuple[str, str]:
@@ -79,15 +81,18 @@ class DiskRepository:
         return (manifest_of(found.path).model.model_name if is_named else source), found.version
 
     async def load(self, name: str, request: LoadRequest) -> None:
-        """Serve a model, or its newest version in place of the one that is served.
+        """Serve a model in the versions that its policy names, in place of those that are served.
 
         Raises `ModelNotFound`, `InvalidInput` or `LoadFailed`; what is served is then as it was.
         """
         await self._to_its_end(self._load(name, request))
 
-    async def unload(self, name: str) -> None:
-        """Serve a model no longer; what it has taken is finished. Raises `ModelNotFound`."""
-        await self._to_its_end(self._unload(name))
+    async def unload(self, name: str, version: str = "") -> None:
+        """Serve a model, or one version of it, no longer; what it has taken is finished.
+
+        Raises `ModelNotFound`.
+        """
+        await self._to_its_end(self._unload(name, version))
 
     async def close(self) -> None:
         """Give up what is being loaded. The engine ends the workers."""
@@ -126,24 +131,28 @@ class DiskRepository:
             upload = await self._aside(_written, name, request) if request.files else None
             try:
                 source = await self._aside(self._find, name, request, upload)
-                replaced = await self._replace(source, request.workers)
+                replaced = await self._replace(source, request)
             except BaseException:
                 if upload is not None:
                     upload.cleanup()
                 raise
-            old_upload = self._uploads.pop(name, None)
+            old_upload = None if request.is_beside else self._uploads.pop(name, None)
             if upload is not None:
                 self._uploads[name] = upload
         self._in_background(self._retire(replaced, old_upload))
 
-    async def _retire(self, replaced: Service | None, upload: "TemporaryDirectory[str] | None") -> None:
+    async def _retire(
+        self, replaced: Sequence[Service], upload: "TemporaryDirectory[str] | None" = None
+    ) -> None:
         try:
-            if replaced is not None:
-                await self._engine.discard(replaced, self._server.drain_s)
-                await self._release(replaced)
+            await asyncio.gather(*(self._end(service, self._server.drain_s) for service in replaced))
         finally:
             if upload is not None:
                 upload.cleanup()
+
+    async def _end(self, service: Service, grace_s: float) -> None:
+        await self._engine.discard(service, grace_s)
+        await self._release(service)
 
     async def _release(self, service: Service) -> None:
         """Let go of the folder of a model that is gone, if it is one of an archive."""
@@ -151,7 +160,7 @@ class DiskRepository:
 
     def _find(self, name: str, request: LoadRequest, upload: "TemporaryDirectory[str] | None") -> ModelSource:
         if upload is None:
-            return replace(self._found(request.source or name, request.settings), name=name)
+            return self._found(request.source or name, request.settings).renamed(name)
         return self._catalogue.at(Path(upload.name) / name, name, {**request.settings, "path": None})
 
     def _found(self, source: str, settings: Mapping[str, Any]) -> ModelSource:
@@ -167,28 +176,31 @@ class DiskRepository:
             self._fetched_folder = TemporaryDirectory(prefix="partita-")
         return Path(self._fetched_folder.name)
 
-    async def _replace(self, source: ModelSource, workers: int | None) -> Service | None:
-        """Serve a model once it is ready; returns the service that it replaces."""
-        cores = self._cores_for(source.name)
-        if workers is not None:
-            source = _by_hand(source, workers, len(cores))
-        deployment = await self._aside(self._deployment, source, cores)
-        self._loading[source.name] = source.version
-        service = self._engine.prepare(deployment)
+    async def _replace(self, source: ModelSource, request: LoadRequest) -> list[Service]:
+        """Serve a model once all its versions are ready; returns the services that these replace."""
+        name = source.name
+        cores = self._cores_for(name)
+        self._loading[name] = tuple(version.version for version in source.served_versions)
+        prepared: list[Service] = []
         try:
-            with self._engine.loading_beside(service):
-                await service.until_ready()
+            for version in source.served_versions:
+                asked = _by_hand(version, request.workers, len(cores)) if request.workers else version
+                deployment = await self._aside(self._deployment, asked, cores)
+                prepared.append(self._engine.prepare(deployment))
+                with self._engine.loading_beside(prepared[-1]):
+                    await prepared[-1].until_ready()
         except BaseException as error:
-            service.abandon("it could not be loaded")
-            await self._engine.discard(service, 0.0)
-            await self._release(service)
+            for service in prepared:
+                service.abandon("it could not be loaded")
+                await self._end(service, 0.0)
             if isinstance(error, ModelUnavailable):
                 raise LoadFailed(str(error)) from None
             raise
         finally:
-            self._loading.pop(source.name, None)
-        log.info("%s: version %s serves, plan %s", service.name, service.version, service.plan)
-        return self._engine.publish(service)
+            self._loading.pop(name, None)
+        for service in prepared:
+            log.info("%s: version %s serves, plan %s", name, service.version, service.plan)
+        return self._engine.publish(prepared, beside=request.is_beside)
 
     def _deployment(self, source: ModelSource, cores: tuple[int, ...]) -> Deployment:
         return deployment_for(source, self._server, read_topology(), cores, self._profiler)
@@ -203,18 +215,17 @@ class DiskRepository:
             return own
         allowed = cores_of(self._server, read_topology(), strict=False)
         users = dict.fromkeys(allowed, 0)
-        for service in self._engine.services.values():
+        for service in self._engine.services.values():  # whose other versions are on the same cores
             for core in _cores_of(service):
                 users[core] = users.get(core, 0) + 1
         share = max(1, len(allowed) // (len(self._engine.services) + 1))
         return tuple(sorted(sorted(allowed, key=lambda core: (users[core], core))[:share]))
 
-    async def _unload(self, name: str) -> None:
+    async def _unload(self, name: str, version: str) -> None:
         async with self._lock(name):
-            service = self._engine.withdraw(name)
-            await self._engine.discard(service, self._server.drain_s)
-            await self._release(service)
-            if (upload := self._uploads.pop(name, None)) is not None:
+            gone = self._engine.withdraw(name, version)
+            await self._retire(gone)
+            if name not in self._engine.services and (upload := self._uploads.pop(name, None)) is not None:
                 upload.cleanup()
 
 

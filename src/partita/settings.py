@@ -6,6 +6,7 @@ A setting comes from the command line, else from the file, else from the environ
 
 import importlib.util
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ import msgspec
 
 from partita.core.errors import InvalidInput, MissingExtra
 from partita.core.process_settings import ProcessSettings
+from partita.core.versions import Versions
 from partita.reading import read_table, read_toml
 from partita.system.addresses import Address
 from partita.system.artefacts import cache_dir as cache_dir  # noqa: PLC0414 for those who ask the settings
@@ -30,6 +32,9 @@ _ADDRESSES = ("http", "management", "metrics", "grpc")
 GRPC_EXTRA = "gRPC needs an extra; install it with pip install 'partita[grpc]'"
 AGGREGATE_TIMEOUT_MS = 10.0
 """How long policy `aggregate` waits for a full batch where nobody says; `eager` does not wait."""
+
+
+_ORIGIN = re.compile(r"^[a-z][a-z0-9+.-]*://[^/\s:?#]+(:\d{1,5})?$")
 
 
 def _check_cores(cores: str | int | None) -> None:
@@ -71,7 +76,12 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     path: str | None = None
     """File or folder; only needed where the model is not given on the command line."""
     version: str | int | None = None
-    """Which version folder to serve; the highest number by default."""
+    """The one version folder to serve; by default as `versions`."""
+    versions: Versions | None = None
+    """Which version folders to serve at once: ``"all"``, ``{ latest = 2 }`` or ``[1, 3]``.
+
+    None = as a ``config.pbtxt`` says, else the highest number. The highest of them answers who names none.
+    """
     runtime: str = "auto"
     """``onnxruntime`` or ``python``; `auto` is what was chosen by measuring, else goes by the file."""
     allow_deviation: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
@@ -115,6 +125,10 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the worker's process is set up."""
 
     def __post_init__(self) -> None:
+        if self.version is not None and self.versions is not None:
+            raise ValueError("version and versions cannot both be given")
+        if self.versions == ():
+            raise ValueError("versions names none")
         if (self.min_workers or 1) > (self.max_workers or self.min_workers or 1):
             raise ValueError("max_workers cannot be less than min_workers")
 
@@ -159,6 +173,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where ``partita serve`` writes its tokens while it runs."""
     allowed_hosts: tuple[str, ...] = ()
     """Names that changes may be asked for by, besides ``localhost`` and addresses in numbers."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins, such as ``https://app.example``, whose pages may ask from a browser; ``*`` is every one."""
     cores: str | int | None = None
     """Which (``"0-3"``) or how many (4) CPUs the instances get; None = all that may run at once."""
     head_cores: str | None = None
@@ -204,6 +220,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check_cores(self.cores)
         _check_cores(self.head_cores)
+        for origin in self.cors_origins:
+            if origin != "*" and not _ORIGIN.match(origin):
+                raise ValueError(f"cors_origins: {origin!r} is not SCHEME://HOST or SCHEME://HOST:PORT")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key are of use only together")
         if self.tls_client_ca is not None and self.tls_certificate is None:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -185,8 +186,11 @@ class CoreSharing:
         movers = [share for share in divided.shares if share.before != share.cores]
         for share in sorted(movers, key=lambda share: not set(share.cores) <= set(share.before)):
             service = services[share.name]
+            text = f"{divided.cause}: {divided.text}"
             try:
-                await self._move(service, share, f"{divided.cause}: {divided.text}")
+                await self._move(service, share, text)
+                for other in self._beside(service):
+                    await self._move(other, replace(share, rate=0.0), text)
             except PartitaError as error:
                 log.warning("%s stays with plan %s: %s", service.name, service.plan, error)
                 self.division.failed(divided, self._now_s(), f"{service.name}: {error}")
@@ -194,9 +198,15 @@ class CoreSharing:
         self.division.succeeded()
         return True
 
+    def _beside(self, service: Service) -> list[Service]:
+        """Return the other versions of a model that share its cores."""
+        others = (s for s in self._engine.all_versions(service.name) if s is not service and s.is_ready)
+        deployments = ((other, self._engine.deployment(other)) for other in others)
+        return [other for other, known in deployments if known.cores and not known.is_fixed]
+
     async def _move(self, service: Service, share: Share, text: str) -> None:
         """Switch a model to the best plan on its cores, by the ordinary handover. Raises `SwitchFailed`."""
-        if self._engine.services.get(service.name) is not service:
+        if self._engine.versions.get((service.name, service.version)) is not service:
             raise SwitchFailed("it is not served any more")
         deployment, plan_before = self._engine.deployment(service), service.plan
         begun = self._begun.setdefault(service, deployment)

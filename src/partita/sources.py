@@ -4,7 +4,7 @@ No code of a user is run here: a handler's class is found by reading its file.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,8 +16,9 @@ from partita.archives import containers
 from partita.archives.source import archive_source
 from partita.core.errors import InvalidInput, MissingExtra
 from partita.core.formats import FACTORY, PACKAGES, SUFFIXES, needs_factory, runtimes_for
+from partita.core.versions import LatestVersions, Versions
 from partita.handler_files import find_handler, handler_reference
-from partita.model_config import read_max_batch_size
+from partita.model_config import read_config
 from partita.settings import ModelSettings, Settings, load_model_settings
 from partita.wire.archive_call import RUNTIME as ARCHIVE
 
@@ -48,6 +49,8 @@ class ModelSource:
     settings: ModelSettings = field(default_factory=ModelSettings)
     max_batch_size: int | None = None
     """What a ``config.pbtxt`` says; 0 there means a model without a batch axis."""
+    others: tuple["ModelSource", ...] = ()
+    """Its other versions that are served at the same time, the highest first."""
     ensemble: "EnsembleSource | None" = None
     """What an ``ensemble.toml`` says (runtime ``ensemble``)."""
     allocation: "Allocation | None" = None
@@ -62,6 +65,15 @@ class ModelSource:
     def samples(self) -> Path | None:
         """Items to profile it with, as set; None = none are."""
         return None if self.settings.samples is None else Path(self.settings.samples)
+
+    @property
+    def served_versions(self) -> "tuple[ModelSource, ...]":
+        """This and the other versions that are served at the same time."""
+        return (replace(self, others=()), *self.others)
+
+    def renamed(self, name: str) -> "ModelSource":
+        """Return it under another name, its other versions too."""
+        return replace(self, name=name, others=tuple(other.renamed(name) for other in self.others))
 
     @property
     def load_path(self) -> str:
@@ -145,12 +157,12 @@ def _named(
 ) -> ModelSource:
     if len(found) != 1:
         raise InvalidInput(f"[model.{name}] path: {model.path} holds {len(found)} models; name one of them")
+    own = msgspec.structs.replace(model, path=None)
     if found[0].is_archive:
-        own = msgspec.structs.replace(model, path=None)
         return archive_source(found[0].path, own, name, archive_defaults)
-    return _with_settings(
-        msgspec.structs.replace(model, path=None), name=name, path=found[0].path, version=found[0].version
-    )
+    assert model.path is not None
+    (source,) = find_models(Path(model.path), Settings(model={found[0].name: own}))
+    return source.renamed(name)
 
 
 def _archive(path: Path, settings: Settings) -> ModelSource:
@@ -185,15 +197,19 @@ def _from_folder(folder: Path, known: Mapping[str, ModelSettings]) -> ModelSourc
     name = folder.name
     own = folder / "partita.toml"
     settings = known.get(name) or (load_model_settings(own, name) if own.is_file() else ModelSettings())
-    version, place = _version(folder, settings.version)
-    return _with_settings(
-        settings,
-        name=name,
-        path=_model_file(folder, place),
-        version=version,
-        max_batch_size=read_max_batch_size(folder / "config.pbtxt"),
-        folder=folder,
+    config = read_config(folder / "config.pbtxt")
+    first, *others = (
+        _with_settings(
+            settings,
+            name=name,
+            path=_model_file(folder, place),
+            version=version,
+            max_batch_size=config.max_batch_size,
+            folder=folder,
+        )
+        for version, place in _served(folder, settings, config.versions)
     )
+    return replace(first, others=tuple(others))
 
 
 def _with_settings(
@@ -258,16 +274,35 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and int(text) > 0
 
 
-def _version(folder: Path, wanted: str | int | None) -> tuple[str, Path]:
-    versions = _versions(folder)
-    if not versions:
-        return str(wanted or 1), folder
-    if wanted is None:
-        return str(max(versions)), versions[max(versions)]
-    if not _is_number(str(wanted)) or int(wanted) not in versions:
-        there = ", ".join(str(v) for v in sorted(versions))
-        raise InvalidInput(f"{folder}: there is no version {wanted}; there are {there}")
-    return str(int(wanted)), versions[int(wanted)]
+def _served(folder: Path, settings: ModelSettings, policy: Versions | None) -> list[tuple[str, Path]]:
+    """Return the versions that are to be served with their folders, the highest first.
+
+    Raises `InvalidInput` for one that is not there.
+    """
+    there = _versions(folder)
+    if not there:
+        return [(str(settings.version or 1), folder)]
+    return [(str(number), there[number]) for number in _wanted(folder, list(there), settings, policy)]
+
+
+def _wanted(folder: Path, there: list[int], settings: ModelSettings, policy: Versions | None) -> list[int]:
+    """Return which of the versions that are there are to be served, the highest first."""
+    highest_first = sorted(there, reverse=True)
+    if settings.version is not None:
+        named = [settings.version]
+    else:
+        match settings.versions or policy or LatestVersions():
+            case "all":
+                return highest_first
+            case LatestVersions(latest=count):
+                return highest_first[:count]
+            case tuple(named_versions):
+                named = list(named_versions)
+    for version in named:
+        if not _is_number(str(version)) or int(version) not in there:
+            known = ", ".join(str(v) for v in sorted(there))
+            raise InvalidInput(f"{folder}: there is no version {version}; there are {known}")
+    return sorted({int(version) for version in named}, reverse=True)
 
 
 def _model_file(folder: Path, place: Path) -> Path:

@@ -58,7 +58,7 @@ class Tuning:
         self._rules = rules
         self._sample_bytes = sample_bytes
         self._clock = SystemClock()
-        self._sources: dict[str, ModelSource] = {}
+        self._sources: dict[tuple[str, str], ModelSource] = {}
         self._seen: WeakKeyDictionary[Service, tuple[int, ...]] = WeakKeyDictionary()
         """Services that need no measuring, or had their turn, on these cores."""
         self._timer: asyncio.TimerHandle | None = None
@@ -68,7 +68,8 @@ class Tuning:
 
     def know(self, source: ModelSource) -> None:
         """Take where a model comes from that is served, or soon will be."""
-        self._sources[source.name] = source
+        for version in source.served_versions:
+            self._sources[version.name, version.version] = version
 
     def start(self) -> None:
         """Look after every model that is served from now on."""
@@ -89,11 +90,14 @@ class Tuning:
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._look)
-        served = self._engine.services
+        served = self._engine.versions
         if self._task is not None and not self._task.done():
             assert self._tuned is not None
             cores = self._engine.deployment(self._tuned).cores
-            if served.get(self._tuned.name) is not self._tuned or self._seen[self._tuned] != cores:
+            if (
+                served.get((self._tuned.name, self._tuned.version)) is not self._tuned
+                or self._seen[self._tuned] != cores
+            ):
                 self._task.cancel()  # it was unloaded, replaced, or moved
             return
         for service in served.values():
@@ -111,7 +115,8 @@ class Tuning:
 
     def _to_measure(self, service: Service) -> ModelSource | None:
         """Return where a service's model comes from, None if it is planned by hand or knows enough."""
-        source, deployment = self._sources.get(service.name), self._engine.deployment(service)
+        source = self._sources.get((service.name, service.version))
+        deployment = self._engine.deployment(service)
         if source is None or source.ensemble is not None or deployment.by_hand or not deployment.cores:
             return None
         if source.is_archive and source.samples is None and not self._sample_bytes:
@@ -185,7 +190,7 @@ class Tuning:
         service.member.launch = suited(service.member.launch, plan)
         self._engine.planned_anew(service, plan=plan, profile=profile)
         self._adaptation.forget(service)
-        switch = self._adaptation.switch(service.name, plan, "profiled beside its traffic")
+        switch = self._adaptation.switch(service.name, plan, "profiled beside its traffic", service.version)
         await switch.until_accepting()
         points = len(profile.points)
         log.info("%s: profiled beside its traffic, %d points: %s → %s", service.name, points, before, plan)

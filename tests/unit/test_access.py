@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.core.errors import InvalidRequest, NotAuthorized
+from partita.core.versions import LatestVersions
 from partita.key_file import KeyFile
 from partita.protocols.access import Access, Keys, bearer
 from partita.protocols.repository import load_request
@@ -32,6 +33,22 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+def test_pages_of_other_origins_may_not_change_the_server() -> None:
+    access = Access(keys=None, hosts=frozenset({"mine.example"}), origins=frozenset({"https://app.example"}))
+    for origin in (
+        None,
+        "http://localhost:3000",
+        "http://127.0.0.1",
+        "https://mine.example",
+        "https://app.example",
+    ):
+        access.check(None, "localhost", origin)
+    for origin in ("https://evil.example", "null", "http://app.example", "file://", ""):
+        with pytest.raises(NotAuthorized, match="cors_origins"):
+            access.check(None, "localhost", origin)
+    Access(keys=None, origins=frozenset("*")).check(None, None, "https://anybody.example")
 
 
 def test_a_key_expires_and_one_of_your_own_does_not(clock: Clock) -> None:
@@ -120,9 +137,23 @@ def test_what_a_load_may_say() -> None:
         "runtime": "onnxruntime",
         "max_batch": 8,
         "batch_timeout_ms": 0.5,
-        "version": 3,
+        "versions": (1, 3),
     }
     assert request.files == {"2/model.onnx": bytes([0, 1, 2]), "2/weights.data": b"raw"}
+
+
+POLICIES: dict[str, Any] = {
+    '{"latest": {}}': LatestVersions(),
+    '{"latest": {"num_versions": 2}}': LatestVersions(latest=2),
+    '{"all": {}}': "all",
+    '{"specific": {"versions": [2]}}': (2,),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_versions_that_a_load_may_name(policy: str) -> None:
+    request = load_request({"config": f'{{"version_policy": {policy}}}'})
+    assert request.settings == {"versions": POLICIES[policy]}
 
 
 WRONG: list[dict[str, Any]] = [
@@ -130,6 +161,7 @@ WRONG: list[dict[str, Any]] = [
     {"config": 3},
     {"config": "{}", "file:1/a": "no base64!"},
     {"config": '{"max_batch_size": -1}'},
+    {"config": '{"version_policy": {"latest": {"num_versions": 0}}}'},
 ]
 
 

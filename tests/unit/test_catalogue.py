@@ -7,6 +7,7 @@ import pytest
 
 from partita.catalogue import Catalogue
 from partita.core.errors import ModelNotFound
+from partita.core.versions import LatestVersions
 from partita.settings import ModelSettings, Settings
 from tests import models
 
@@ -27,7 +28,7 @@ def test_a_model_is_found_by_its_name_wherever_it_was_given(store: Path) -> None
         catalogue = Catalogue(paths=paths)
         assert catalogue.find("digits").version == "2"
         assert catalogue.find("loose").path == store / "loose.onnx"
-        assert {"digits": "2", "loose": "1"}.items() <= catalogue.names().items()
+        assert {"digits": ("2",), "loose": ("1",)}.items() <= catalogue.names().items()
 
 
 def test_what_was_added_since_is_found(store: Path) -> None:
@@ -35,8 +36,18 @@ def test_what_was_added_since_is_found(store: Path) -> None:
     (store / "digits" / "3").mkdir()
     models.linear(store / "digits" / "3" / "model.onnx")
     models.linear(store / "new.onnx")
-    assert catalogue.names() == {"digits": "3", "loose": "1", "new": "1"}
+    assert catalogue.names() == {"digits": ("3",), "loose": ("1",), "new": ("1",)}
     assert catalogue.find("digits", {"version": 1}).path == store / "digits" / "1" / "model.onnx"
+
+
+def test_versions_that_are_asked_for_replace_a_policy_and_the_other_way(store: Path) -> None:
+    (store / "digits" / "partita.toml").write_text('[model.digits]\nversions = "all"\n')
+    catalogue = Catalogue(paths=(store,))
+    assert catalogue.names()["digits"] == ("2", "1")
+    assert catalogue.find("digits", {"version": 1}).others == ()
+    (store / "digits" / "partita.toml").write_text("[model.digits]\nversion = 1\n")
+    found = catalogue.find("digits", {"versions": LatestVersions(latest=5)})
+    assert [source.version for source in found.served_versions] == ["2", "1"]
 
 
 OTHERS = ["none", "", ".", "..", "../store/digits", "digits/1", "/etc/passwd", "digits.onnx"]

@@ -75,7 +75,70 @@ def test_settings_are_above_config_pbtxt(tmp_path: Path) -> None:
     assert find_models(tmp_path / "m")[0].max_batch == 2
 
 
-@pytest.mark.parametrize("text", ["max_batch_size: many", "max_batch_size:", "???"])
+POLICIES = {
+    "": ["3"],
+    "version_policy: { latest { num_versions: 2 } }": ["3", "2"],
+    "version_policy { latest: { } }": ["3"],
+    "version_policy: < all < > >": ["3", "2", "1"],
+    "max_batch_size: 4 version_policy: { specific: { versions: [ 1, 3 ] } } name: 'm'": ["3", "1"],
+    "version_policy { specific { versions: 1; versions: 2 } }": ["2", "1"],
+    "ensemble_scheduling { step [ { version_policy: 3 } ] }": ["3"],
+}
+
+
+@pytest.mark.parametrize("text", POLICIES)
+def test_the_version_policy_of_a_triton_folder(tmp_path: Path, text: str) -> None:
+    for version in (1, 2, 3):
+        _touch(tmp_path / f"m/{version}/model.onnx", str(version))
+    _touch(tmp_path / "m/config.pbtxt", text)
+    (source,) = find_models(tmp_path / "m")
+    served = source.served_versions
+    assert [one.version for one in served] == POLICIES[text]
+    assert [one.path.read_text() for one in served] == POLICIES[text]
+    assert all(one.others == () and one.name == "m" for one in served)
+    assert [one.name for one in source.renamed("other").served_versions] == ["other"] * len(served)
+
+
+@pytest.mark.parametrize(
+    ("said", "served"),
+    [
+        ('versions = "all"', ["3", "2", "1"]),
+        ("versions = { latest = 2 }", ["3", "2"]),
+        ("versions = [1]", ["1"]),
+    ],
+)
+def test_versions_by_our_own_settings(tmp_path: Path, said: str, served: list[str]) -> None:
+    for version in (1, 2, 3):
+        _touch(tmp_path / f"m/{version}/model.onnx")
+    _touch(tmp_path / "m/config.pbtxt", "version_policy: { specific { versions: 2 } }")
+    _touch(tmp_path / "m/partita.toml", f"[model.m]\n{said}\n")
+    (source,) = find_models(tmp_path / "m")
+    assert [one.version for one in source.served_versions] == served
+    named = Settings(model={"other": ModelSettings(path=str(tmp_path / "m"), version=2)})
+    (source,) = find_all((), named)
+    assert (source.name, source.version, source.others) == ("other", "2", ())
+
+
+@pytest.mark.parametrize(
+    "said", ["versions = []", "versions = [9]", "versions = 'some'", "version = 1\nversions = [1]"]
+)
+def test_versions_that_are_none(tmp_path: Path, said: str) -> None:
+    _touch(tmp_path / "m/1/model.onnx")
+    _touch(tmp_path / "m/partita.toml", f"[model.m]\n{said}\n")
+    with pytest.raises(InvalidInput, match="version"):
+        find_models(tmp_path / "m")
+
+
+BROKEN = [
+    "max_batch_size: many",
+    "max_batch_size:",
+    "???",
+    "version_policy { some { } }",
+    "version_policy { latest { num_versions: few } }",
+]
+
+
+@pytest.mark.parametrize("text", BROKEN)
 def test_a_config_that_is_none(tmp_path: Path, text: str) -> None:
     _touch(tmp_path / "m/1/model.onnx")
     _touch(tmp_path / "m/config.pbtxt", text)

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -45,6 +45,9 @@ class Engine:
     ) -> None:
         self.leases = CoreLeases()
         self.services: dict[str, Service] = {}
+        """Who answers requests that name no version, by name."""
+        self.versions: dict[tuple[str, str], Service] = {}
+        """Everything that is served, by name and version."""
         self._unpublished: set[Service] = set()
         """Services that are being started, or finish what they have taken before they were replaced."""
         self._ended: dict[tuple[str, str], Statistics] = {}
@@ -59,11 +62,14 @@ class Engine:
         self._numbers = count(1)
 
     def add(self, deployment: Deployment) -> Service:
-        """Start serving a model (`Service.until_ready` waits for it); `InvalidInput` for a name in use."""
-        if deployment.name in self.services:
+        """Start serving a model (`Service.until_ready` waits for it).
+
+        The first version of a name answers who names none. Raises `InvalidInput` for a version in use.
+        """
+        if (deployment.name, deployment.version) in self.versions:
             raise InvalidInput(f"two models are named {deployment.name!r}; give one of them another name")
         service = self.prepare(deployment)
-        self.publish(service)
+        self.publish([service], beside=True)
         return service
 
     def prepare(self, deployment: Deployment) -> Service:
@@ -107,24 +113,54 @@ class Engine:
             for pacer in pacers:
                 pacer.stop()
 
-    def publish(self, service: Service) -> Service | None:
-        """Send requests for its name to this service from now on.
+    def publish(self, services: Sequence[Service], *, beside: bool = False) -> list[Service]:
+        """Send requests for a name to these versions of it from now on; the first answers who names none.
 
-        Returns the one that had the name, which takes no new requests any more; `discard` it.
+        Returns those that were replaced: all other versions, or with `beside` those that have the same ones;
+        they take no new requests any more, `discard` them. With `beside` whoever answered who names no
+        version goes on doing so.
         """
-        replaced = self.services.get(service.name)
-        self._unpublished.discard(service)
-        self.services[service.name] = service
-        if replaced is not None:
-            self._unpublished.add(replaced)
+        name = services[0].name
+        new = {service.version: service for service in services}
+        replaced = [s for s in self.all_versions(name) if not beside or s.version in new]
+        default = self.services.get(name)
+        for old in replaced:
+            del self.versions[name, old.version]
+            self._unpublished.add(old)
+        for service in services:
+            self._unpublished.discard(service)
+            self.versions[name, service.version] = service
+        if default is None or not beside:
+            self.services[name] = services[0]
+        elif default in replaced:
+            self.services[name] = new[default.version]
         return replaced
 
-    def withdraw(self, name: str) -> Service:
-        """Serve a name no longer; `discard` the service that is returned. Raises `ModelNotFound`."""
-        service = self.service(name)
-        del self.services[name]
-        self._unpublished.add(service)
-        return service
+    def all_versions(self, name: str) -> list[Service]:
+        """Return the versions of a model that are served, the lowest first."""
+        found = [service for (of, _), service in self.versions.items() if of == name]
+        return sorted(found, key=lambda service: _order(service.version))
+
+    def set_default(self, name: str, version: str) -> None:
+        """Let a version that is served answer who names none. Raises `ModelNotFound`."""
+        self.services[name] = self.service(name, version)
+
+    def withdraw(self, name: str, version: str = "") -> list[Service]:
+        """Serve a name, or one version of it, no longer; `discard` the services that are returned.
+
+        Where others are left, the highest of them answers who names no version. Raises `ModelNotFound`.
+        """
+        service = self.service(name, version)
+        gone = [service] if version else self.all_versions(name)
+        for one in gone:
+            del self.versions[name, one.version]
+            self._unpublished.add(one)
+        left = self.all_versions(name)
+        if not left:
+            del self.services[name]
+        elif self.services[name] in gone:
+            self.services[name] = left[-1]
+        return gone
 
     async def discard(self, service: Service, grace_s: float) -> None:
         """Let a service that is not published finish what it has taken, and end its workers."""
@@ -174,7 +210,7 @@ class Engine:
 
     async def remove(self, name: str, grace_s: float) -> None:
         """Serve a name no longer, and wait until its service has ended. Raises `ModelNotFound`."""
-        await self.discard(self.withdraw(name), grace_s)
+        await asyncio.gather(*(self.discard(service, grace_s) for service in self.withdraw(name)))
 
     def _instances_over(self, inputs: Callable[[], SharedMemory]) -> InstanceFactory:
         """Return what makes instances that read their items in this memory, which is asked for by then."""
@@ -211,11 +247,13 @@ class Engine:
         if service is None:
             known = ", ".join(sorted(self.services)) or "none"
             raise ModelNotFound(f"model {name!r} is not served here; served: {known}")
-        if version and version != service.version:
-            raise ModelNotFound(
-                f"version {version!r} of model {name!r} is not served; served: {service.version}"
-            )
-        return service
+        if not version or version == service.version:
+            return service
+        other = self.versions.get((name, version))
+        if other is None:
+            known = ", ".join(one.version for one in self.all_versions(name))
+            raise ModelNotFound(f"version {version!r} of model {name!r} is not served; served: {known}")
+        return other
 
     def counts(self) -> dict[tuple[str, str], Statistics]:
         """Return what was counted under each name and version since the start; it never falls.
@@ -223,18 +261,18 @@ class Engine:
         Services that were replaced or unloaded are part of it.
         """
         parts: dict[tuple[str, str], list[Statistics]] = {key: [ended] for key, ended in self._ended.items()}
-        for service in [*self.services.values(), *filter(_was_asked, self._unpublished)]:
+        for service in [*self.versions.values(), *filter(_was_asked, self._unpublished)]:
             parts.setdefault((service.name, service.version), []).append(service.statistics)
         return {key: found[0] if len(found) == 1 else _sum(found) for key, found in parts.items()}
 
     @property
     def is_ready(self) -> bool:
         """Whether every service can answer."""
-        return all(service.is_ready for service in self.services.values())
+        return all(service.is_ready for service in self.versions.values())
 
     async def until_ready(self) -> None:
         """Wait for every service; raises `ModelUnavailable` for the first that fails."""
-        await asyncio.gather(*(service.until_ready() for service in self.services.values()))
+        await asyncio.gather(*(service.until_ready() for service in self.versions.values()))
 
     async def stop(self, grace_s: float) -> None:
         """Drain every service and end all workers."""
@@ -243,7 +281,7 @@ class Engine:
     @property
     def everything(self) -> list[Service]:
         """Every service that has workers, published or not."""
-        return [*self.services.values(), *self._unpublished]
+        return [*self.versions.values(), *self._unpublished]
 
     def check(self, services: Iterable[Service] | None = None) -> None:
         """Assert every conservation law."""
@@ -253,6 +291,12 @@ class Engine:
 
 
 __all__ = ["WORKER_ARGV", "Deployment", "Engine", "EnsembleDeployment"]
+
+
+def _order(version: str) -> tuple[int, str]:
+    """Return what versions are sorted by: numbers as numbers, and what is none before them."""
+    head = version.partition(".")[0]
+    return (int(head) if head.isdecimal() else -1), version
 
 
 def _was_asked(service: Service) -> bool:

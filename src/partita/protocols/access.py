@@ -75,12 +75,19 @@ class Access:
     """None = anybody who reaches the port may."""
     hosts: frozenset[str] = frozenset()
     """Names that the server may be called by, besides ``localhost`` and addresses in numbers."""
+    origins: frozenset[str] = frozenset()
+    """Origins whose pages may ask, besides those of such names; ``*`` is every one."""
 
-    def check(self, authorization: str | None, host: str | None = None) -> None:
-        """Raise `NotAuthorized` unless the token and the ``Host`` header are good.
+    def check(self, authorization: str | None, host: str | None = None, origin: str | None = None) -> None:
+        """Raise `NotAuthorized` unless the token and the headers ``Host`` and ``Origin`` are good.
 
-        A web page that had its own name point to this address (DNS rebinding) would send that name.
+        A web page that had its own name point to this address (DNS rebinding) would send that name; one that
+        just asks here would send its origin.
         """
+        if origin is not None and not self.knows_origin(origin):
+            raise NotAuthorized(
+                f"pages of {origin[:80]!r} may not change this server; add it to cors_origins if they may"
+            )
         if host is not None and not self.knows_host(host):
             raise NotAuthorized(
                 f"host {host[:80]!r} is not one of this server's; use its address, or add it to allowed_hosts"
@@ -89,6 +96,12 @@ class Access:
             raise NotAuthorized(
                 "the management token is missing, wrong or expired; send it as Authorization: Bearer TOKEN"
             )
+
+    def knows_origin(self, origin: str) -> bool:
+        """Whether an ``Origin`` header names a place whose pages may change the server."""
+        if "*" in self.origins or origin in self.origins:
+            return True
+        return "://" in origin and self.knows_host(origin.partition("://")[2])
 
     def knows_host(self, host: str) -> bool:
         """Whether a ``Host`` header names this server."""

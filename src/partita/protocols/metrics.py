@@ -35,7 +35,7 @@ class EngineCollector:
 
     def collect(self) -> Iterable[Metric]:
         """Yield every metric family."""
-        services = list(self._engine.services.values())
+        services = list(self._engine.versions.values())
         counts = self._engine.counts()
         yield from _requests(counts)
         yield from _batches(counts)

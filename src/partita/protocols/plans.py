@@ -34,7 +34,7 @@ class PlanAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Plans(Protocol):
     """What is behind the routes."""
 
-    def plan(self, model: str) -> Plan:
+    def plan(self, model: str, version: str = "") -> Plan:
         """Return the plan in force. Raises `ModelNotFound`."""
 
     def plans(self) -> dict[str, Plan]:
@@ -43,16 +43,16 @@ class Plans(Protocol):
     def divisions(self) -> list[dict[str, Any]]:
         """Return how the cores were divided among all models, and why, oldest first."""
 
-    def decisions(self, model: str) -> list[dict[str, Any]]:
+    def decisions(self, model: str, version: str = "") -> list[dict[str, Any]]:
         """Return the controller's log, oldest first; empty where nothing adapts."""
 
-    def tuning(self, model: str) -> dict[str, Any] | None:
+    def tuning(self, model: str, version: str = "") -> dict[str, Any] | None:
         """Return how far measuring the model beside its traffic has come; None where it was not begun."""
 
-    def switches(self, model: str) -> list[dict[str, Any]]:
+    def switches(self, model: str, version: str = "") -> list[dict[str, Any]]:
         """Return the latest switches, oldest first."""
 
-    def switch(self, model: str, plan: Plan, reason: str) -> Switch:
+    def switch(self, model: str, plan: Plan, reason: str, version: str = "") -> Switch:
         """Place a plan and switch to it. Raises `InvalidInput`, `NoFeasiblePlan` or `SwitchFailed`."""
 
 
@@ -68,12 +68,13 @@ class PlanRoutes:
 
     def routes(self) -> list[Route]:
         """Return them."""
-        path = "/v2/models/{model}/plan"
-        return [
-            Route(path, self.show, methods=["GET"]),
-            Route(path, self.change, methods=["POST"]),
-            Route("/v2/plans", self.show_all, methods=["GET"]),
-        ]
+        routes = []
+        for part in ("", "/versions/{version}"):
+            path = f"/v2/models/{{model}}{part}/plan"
+            routes.append(Route(path, self.show, methods=["GET"]))
+            routes.append(Route(path, self.change, methods=["POST"]))
+        routes.append(Route("/v2/plans", self.show_all, methods=["GET"]))
+        return routes
 
     async def show_all(self, request: Request) -> Response:  # noqa: ARG002
         """Every model's plan and cores, how the cores were divided among them, and why."""
@@ -83,28 +84,29 @@ class PlanRoutes:
 
     async def show(self, request: Request) -> Response:
         """The plan in force, its switches and the decisions behind them."""
-        model = request.path_params["model"]
-        return _json(self._document(model))
+        return _json(self._document(*_named(request)))
 
     async def change(self, request: Request) -> Response:
         """Switch to another plan, and answer when it is in force."""
-        self._access.check(request.headers.get("authorization"), request.headers.get("host"))
+        given = request.headers
+        self._access.check(given.get("authorization"), given.get("host"), given.get("origin"))
         try:
             asked = msgspec.json.decode(await request.body(), type=PlanAsked)
         except (msgspec.DecodeError, RecursionError) as error:
             raise InvalidRequest(f"the body is not a plan: {error}") from None
-        model = request.path_params["model"]
+        model, version = _named(request)
         try:
-            switch = self._plans.switch(model, unplaced(asked.instances), "asked for by an operator")
+            plan = unplaced(asked.instances)
+            switch = self._plans.switch(model, plan, "asked for by an operator", version)
             await switch.until_accepting()
         except InvalidInput as error:
             raise InvalidRequest(str(error)) from None
         except SwitchFailed as error:
             raise ModelUnavailable(str(error)) from None
-        return _json(self._document(model))
+        return _json(self._document(model, version))
 
-    def _document(self, model: str) -> dict[str, Any]:
-        plan = self._plans.plan(model)
+    def _document(self, model: str, version: str) -> dict[str, Any]:
+        plan = self._plans.plan(model, version)
         return {
             "model": model,
             "plan": str(plan),
@@ -112,14 +114,18 @@ class PlanRoutes:
                 {"threads": i.threads, "batch": i.batch, "micro_batch": i.micro_batch, "cores": list(i.cores)}
                 for i in plan.instances
             ],
-            "tuning": self._plans.tuning(model),
-            "switches": self._plans.switches(model),
-            "decisions": self._plans.decisions(model),
+            "tuning": self._plans.tuning(model, version),
+            "switches": self._plans.switches(model, version),
+            "decisions": self._plans.decisions(model, version),
         }
 
 
 def _cores(plan: Plan) -> list[int]:
     return sorted({core for instance in plan.instances for core in instance.cores})
+
+
+def _named(request: Request) -> tuple[str, str]:
+    return request.path_params["model"], request.path_params.get("version", "")
 
 
 def unplaced(groups: Sequence[InstancesAsked]) -> Plan:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Protocol
 import msgspec
 
 from partita.core.errors import InvalidRequest
+from partita.core.versions import LatestVersions, Version, Versions
 
 MAX_FILES = 64
 _FILE = re.compile(r"^[1-9]\d{0,8}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}$")
@@ -36,6 +37,8 @@ class LoadRequest:
     """Its own name on disk, an archive's file or URL, where it is to be served under another name."""
     workers: int | None = None
     """How many instances it gets, as far as there are cores; None = as planned."""
+    is_beside: bool = False
+    """Whether the other versions of the model that are served go on being served."""
 
 
 class Repository(Protocol):
@@ -56,8 +59,11 @@ class Repository(Protocol):
         Raises `ModelNotFound`, `InvalidInput` or `LoadFailed`; what is served is then as it was.
         """
 
-    async def unload(self, name: str) -> None:
-        """Serve a model no longer; what it has taken is finished. Raises `ModelNotFound`."""
+    async def unload(self, name: str, version: str = "") -> None:
+        """Serve a model, or one version of it, no longer; what it has taken is finished.
+
+        Raises `ModelNotFound`.
+        """
 
 
 def load_request(parameters: Mapping[str, Any]) -> LoadRequest:
@@ -102,12 +108,18 @@ class _Batching(msgspec.Struct, frozen=True):
     max_queue_delay_microseconds: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 0
 
 
+class _Latest(msgspec.Struct, frozen=True):
+    num_versions: Version = 1
+
+
 class _Specific(msgspec.Struct, frozen=True):
-    versions: tuple[Annotated[int, msgspec.Meta(ge=1)], ...] = ()
+    versions: tuple[Version, ...] = ()
 
 
-class _Versions(msgspec.Struct, frozen=True):
-    specific: _Specific = _Specific()
+class _Policy(msgspec.Struct, frozen=True):
+    latest: _Latest | None = None
+    all: dict[str, Any] | None = None
+    specific: _Specific | None = None
 
 
 class _Config(msgspec.Struct, frozen=True):
@@ -116,7 +128,7 @@ class _Config(msgspec.Struct, frozen=True):
     backend: str = ""
     max_batch_size: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] | None = None
     dynamic_batching: _Batching | None = None
-    version_policy: _Versions = _Versions()
+    version_policy: _Policy = _Policy()
 
 
 _RUNTIMES = {"": None, "onnxruntime": "onnxruntime", "python": "python"}
@@ -139,6 +151,15 @@ def _settings(config: Any) -> dict[str, Any]:
         settings["max_batch"] = given.max_batch_size
     if given.dynamic_batching is not None:
         settings["batch_timeout_ms"] = given.dynamic_batching.max_queue_delay_microseconds / 1000
-    if given.version_policy.specific.versions:
-        settings["version"] = max(given.version_policy.specific.versions)
+    if (versions := _versions(given.version_policy)) is not None:
+        settings["versions"] = versions
     return settings
+
+
+def _versions(policy: _Policy) -> Versions | None:
+    """Return a version policy as our setting `versions`, None where there is none."""
+    if policy.all is not None:
+        return "all"
+    if policy.specific is not None and policy.specific.versions:
+        return policy.specific.versions
+    return None if policy.latest is None else LatestVersions(latest=policy.latest.num_versions)

@@ -8,6 +8,7 @@ from google.protobuf.json_format import ParseDict
 
 from partita.core.errors import RequestError
 from partita.engine.engine import Engine
+from partita.engine.service import Service
 from partita.protocols.access import Access
 from partita.protocols.grpc.handlers import AsyncMethod, Method
 from partita.protocols.grpc.messages import CLASSES
@@ -34,6 +35,9 @@ class GrpcMethods:
             "ModelStatistics": self.statistics,
         }
 
+    def _versions(self, service: Service) -> list[str]:
+        return [one.version for one in self._engine.all_versions(service.name)]
+
     def live(self, request: Any) -> Any:  # noqa: ARG002
         """The head answers, so it lives."""
         return CLASSES["ServerLiveResponse"](live=True)
@@ -58,20 +62,24 @@ class GrpcMethods:
 
     def metadata(self, request: Any) -> Any:
         """Model metadata."""
-        document = metadata(self._engine.service(request.name, request.version))
+        service = self._engine.service(request.name, request.version)
+        document = metadata(service, self._versions(service))
         return ParseDict(document, CLASSES["ModelMetadataResponse"]())
 
     def configuration(self, request: Any) -> Any:
         """Model configuration, in Triton's shape; what only we say of instances is left out."""
-        document = configuration(self._engine.service(request.name, request.version))
+        service = self._engine.service(request.name, request.version)
+        document = configuration(service, self._versions(service))
         return ParseDict({"config": document}, CLASSES["ModelConfigResponse"](), ignore_unknown_fields=True)
 
     def statistics(self, request: Any) -> Any:
-        """Statistics of one model, or of all."""
-        if request.name:
+        """Statistics of one version, of all versions of a model, or of all models."""
+        if request.name and request.version:
             services = [self._engine.service(request.name, request.version)]
+        elif request.name:
+            services = self._engine.all_versions(self._engine.service(request.name).name)
         else:
-            services = [service for service in self._engine.services.values() if service.has_signature]
+            services = [service for service in self._engine.versions.values() if service.has_signature]
         document = {"model_stats": [statistics(service) for service in services]}
         return ParseDict(document, CLASSES["ModelStatisticsResponse"]())
 

@@ -44,12 +44,18 @@ UnregisterModelRequest: 1 model_name string, 2 model_version string
 )
 _STATUS = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
     405: grpc.StatusCode.UNIMPLEMENTED,
     408: grpc.StatusCode.DEADLINE_EXCEEDED,
     409: grpc.StatusCode.ABORTED,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    499: grpc.StatusCode.CANCELLED,
+    501: grpc.StatusCode.UNIMPLEMENTED,
     503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 """gRPC status of each HTTP status that TorchServe would have answered; INTERNAL for any other."""
 
@@ -122,11 +128,14 @@ class TorchServeGrpc:
 
     async def describe(self, request: Any, authorization: str | None) -> str:  # noqa: ARG002
         """Describe one model."""
-        return pretty([self._operations.description(request.model_name, request.model_version)]).decode()
+        name, version = request.model_name, request.model_version
+        if request.customized:
+            return pretty(await self._operations.customized(name, version)).decode()
+        return pretty(self._operations.descriptions(name, version)).decode()
 
     async def list(self, request: Any, authorization: str | None) -> str:  # noqa: ARG002
         """List the models."""
-        return pretty(self._operations.list(_given(request))).decode()
+        return pretty(self._operations.page(_given(request))).decode()
 
     async def register(self, request: Any, authorization: str | None) -> str:  # noqa: ARG002
         """Register a model."""

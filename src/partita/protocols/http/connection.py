@@ -1,12 +1,12 @@
 """One client connection: frames requests, answers them in order, and keeps to the limits."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from partita.core.errors import InvalidRequest, PayloadTooLarge
 from partita.protocols.http.chunked import ChunkedBody
 from partita.protocols.http.heads import RequestHead
-from partita.protocols.http.responses import CONTINUE, error_response, with_close
+from partita.protocols.http.responses import CONTINUE, error_response, with_close, with_lines
 
 if TYPE_CHECKING:
     from partita.protocols.http.listener import Listener
@@ -34,6 +34,16 @@ class Repeat:
     def handle(self, connection: "Connection", data: bytes) -> None:
         """Take the whole request, as `Handler.handle` does."""
         raise NotImplementedError
+
+
+class Handler(Protocol):
+    """Takes complete requests."""
+
+    def handle(self, connection: "Connection", head: RequestHead, data: bytes, start: int) -> None:
+        """Answer with `connection.respond`, now or later. The body is ``data[start:]``."""
+
+    def abandoned(self, connection: "Connection") -> None:
+        """The client of the request at hand is gone; `connection.pending` says which request that was."""
 
 
 class Connection(asyncio.Protocol):
@@ -239,6 +249,8 @@ class Connection(asyncio.Protocol):
         head, self.head = self.head, None
         listener = self._listener
         self.since_tick = listener.tick
+        if head is not None and head.added:
+            response = with_lines(response, head.added)
         if head is None or not head.keep_alive or listener.is_draining:
             self.transport.write(with_close(response))
             self._close()

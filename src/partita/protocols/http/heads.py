@@ -5,7 +5,8 @@ again. So a parsed head is kept under its bytes and found again without parsing
 (docs/decisions/0001-request-heads-are-remembered.md).
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httptools
@@ -42,6 +43,8 @@ class RequestHead:
     content_encoding: str
     response_coding: str
     """Content coding that a large response may come in; empty = none."""
+    added: bytes = b""
+    """Header lines that its answer gets besides its own."""
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first header of this lower-case name."""
@@ -147,16 +150,20 @@ def _number(headers: dict[bytes, bytes], name: bytes) -> int | None:
 class HeadMemo:
     """Parsed heads by their bytes, bounded."""
 
-    __slots__ = ("_heads",)
+    __slots__ = ("_added", "_heads")
 
-    def __init__(self) -> None:
+    def __init__(self, added: Callable[[RequestHead], bytes] | None = None) -> None:
+        """Take what says which header lines the answer to a head gets; None = none."""
         self._heads: dict[bytes, RequestHead] = {}
+        self._added = added
 
     def head(self, data: bytes) -> RequestHead:
         """Return the parsed head; raises `MalformedHead`."""
         head = self._heads.get(data)
         if head is None:
             head = parse_head(data)
+            if self._added is not None and (lines := self._added(head)):
+                head = replace(head, added=lines)
             if len(data) <= MEMO_HEAD_BYTES:
                 if len(self._heads) >= MEMO_ENTRIES:
                     self._heads.clear()

@@ -4,11 +4,11 @@ import asyncio
 import socket
 import ssl
 from dataclasses import dataclass
-from typing import Protocol
 
 from partita.core.errors import InvalidInput
-from partita.protocols.http.connection import Connection
-from partita.protocols.http.heads import HeadMemo, RequestHead
+from partita.protocols.http.connection import Connection, Handler
+from partita.protocols.http.cors import CorsHandler, Origins
+from partita.protocols.http.heads import HeadMemo
 
 TICK_S = 1.0
 
@@ -25,16 +25,6 @@ class HttpLimits:
     body_timeout_s: float = 30.0
 
 
-class Handler(Protocol):
-    """Takes complete requests."""
-
-    def handle(self, connection: Connection, head: RequestHead, data: bytes, start: int) -> None:
-        """Answer with `connection.respond`, now or later. The body is ``data[start:]``."""
-
-    def abandoned(self, connection: Connection) -> None:
-        """The client of the request at hand is gone; `connection.pending` says which request that was."""
-
-
 class Listener:
     """Accepts connections on one address and sees to their time limits."""
 
@@ -45,12 +35,13 @@ class Listener:
         loop: asyncio.AbstractEventLoop,
         *,
         tls: ssl.SSLContext | None = None,
+        origins: Origins | None = None,
     ) -> None:
-        self.handler = handler
+        self.handler = handler if origins is None else CorsHandler(handler)
         self._tls = tls
         self.limits = limits
         self.loop = loop
-        self.heads = HeadMemo()
+        self.heads = HeadMemo(None if origins is None else origins.lines)
         self.tick = 0
         """Seconds since the start, roughly: cheap to read for every request."""
         self.is_draining = False

@@ -21,8 +21,13 @@ def response_head(status: int, headers: Iterable[tuple[bytes, bytes]], length: i
 
 def with_close(response: bytes) -> bytes:
     """Return a response that tells the client that its connection is closed after it."""
+    return with_lines(response, b"connection: close\r\n")
+
+
+def with_lines(response: bytes, lines: bytes) -> bytes:
+    """Return a response with further header lines, each with its end."""
     line = response.find(b"\r\n") + 2
-    return b"%bconnection: close\r\n%b" % (response[:line], response[line:])
+    return b"%b%b%b" % (response[:line], lines, response[line:])
 
 
 def json_response(status: int, document: object, *, close: bool = False) -> bytes:

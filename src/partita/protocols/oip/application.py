@@ -73,6 +73,9 @@ class Application:
     def _service(self, request: Request) -> Service:
         return self._engine.service(request.path_params["model"], request.path_params.get("version", ""))
 
+    def _versions(self, service: Service) -> list[str]:
+        return [one.version for one in self._engine.all_versions(service.name)]
+
     async def about(self, request: Request) -> Response:  # noqa: ARG002
         """What this is and where to read on."""
         return json(
@@ -112,19 +115,23 @@ class Application:
 
     async def metadata(self, request: Request) -> Response:
         """Model metadata."""
-        return json(metadata(self._service(request)))
+        service = self._service(request)
+        return json(metadata(service, self._versions(service)))
 
     async def configuration(self, request: Request) -> Response:
         """Model configuration, in Triton's shape."""
-        return json(configuration(self._service(request)))
+        service = self._service(request)
+        return json(configuration(service, self._versions(service)))
 
     async def statistics(self, request: Request) -> Response:
-        """Statistics of one model."""
-        return json({"model_stats": [statistics(self._service(request))]})
+        """Statistics of one version, or of all versions of a model."""
+        service = self._service(request)
+        wanted = [service] if "version" in request.path_params else self._engine.all_versions(service.name)
+        return json({"model_stats": [statistics(one) for one in wanted]})
 
     async def all_statistics(self, request: Request) -> Response:  # noqa: ARG002
         """Statistics of all models."""
-        services = self._engine.services.values()
+        services = self._engine.versions.values()
         return json({"model_stats": [statistics(s) for s in services if s.has_signature]})
 
     async def infer_needs_post(self, request: Request) -> Response:

@@ -1,5 +1,6 @@
 """A service as the protocol's documents: metadata, configuration, statistics."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from partita.core.plan import Plan
@@ -12,12 +13,15 @@ ENSEMBLE = "ensemble"
 _CONFIG_TYPES = {"BYTES": "TYPE_STRING"}
 
 
-def metadata(service: Service) -> dict[str, Any]:
-    """Return the model metadata response; raises `ModelUnavailable` before the model is loaded."""
+def metadata(service: Service, versions: Sequence[str]) -> dict[str, Any]:
+    """Return the model metadata response, which names all versions of the model that are served.
+
+    Raises `ModelUnavailable` before the model is loaded.
+    """
     signature = service.signature
     return {
         "name": service.name,
-        "versions": [service.version],
+        "versions": list(versions),
         "platform": _platform(service),
         "inputs": [_tensor(spec, signature.batched) for spec in signature.inputs],
         "outputs": [_tensor(spec, signature.batched) for spec in signature.outputs],
@@ -34,7 +38,7 @@ def _tensor(spec: TensorSpec, batched: bool) -> dict[str, Any]:
     return {"name": spec.name, "datatype": spec.datatype.value, "shape": shape}
 
 
-def configuration(service: Service) -> dict[str, Any]:
+def configuration(service: Service, versions: Sequence[str]) -> dict[str, Any]:
     """Return the model configuration in Triton's shape, as far as it has a meaning here."""
     signature = service.signature
     plan = service.plan
@@ -44,7 +48,7 @@ def configuration(service: Service) -> dict[str, Any]:
         "name": service.name,
         "platform": _platform(service),
         "backend": service.member.launch.runtime,
-        "version_policy": {"latest": {"num_versions": 1}},
+        "version_policy": _version_policy(versions),
         "max_batch_size": rules.max_queue_items if signature.batched else 0,
         "input": [_config_tensor(spec) for spec in signature.inputs],
         "output": [_config_tensor(spec) for spec in signature.outputs],
@@ -63,6 +67,13 @@ def configuration(service: Service) -> dict[str, Any]:
         "model_transaction_policy": {"decoupled": False},
         "response_cache": {"enable": False},
     }
+
+
+def _version_policy(versions: Sequence[str]) -> dict[str, Any]:
+    """Return what is served as a policy; only numbers are versions for Triton."""
+    if len(versions) <= 1 or not all(version.isdecimal() for version in versions):
+        return {"latest": {"num_versions": max(1, len(versions))}}
+    return {"specific": {"versions": [int(version) for version in versions]}}
 
 
 def _scheduling(service: Service, plan: Plan) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The request path: from a complete HTTP request to the engine, and from its answer to bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from partita.core.errors import (
     InvalidRequest,
@@ -59,7 +60,7 @@ class ServiceMemo:
 class InferAgain(Repeat):
     """An inference that differs from an earlier one in its tensors' bytes alone."""
 
-    __slots__ = ("_binary", "_inference", "_service", "_start", "_template", "_version")
+    __slots__ = ("_binary", "_inference", "_key", "_service", "_start", "_table", "_template", "_version")
 
     def __init__(
         self,
@@ -79,11 +80,13 @@ class InferAgain(Repeat):
         self._inference = inference
         self._service = service
         self._template = template
+        self._table: Mapping[Any, Service] = inference.versions if version else inference.services
+        self._key: Any = (service.name, version) if version else service.name
 
     def handle(self, connection: Connection, data: bytes) -> None:
         """Submit it, or start anew where the name is no longer served by this service."""
         service, template = self._service, self._template
-        if self._inference.services.get(service.name) is not service:
+        if self._table.get(self._key) is not service:
             connection.repeat = None
             self._inference.infer(connection, self.head, service.name, self._version, data, self._start)
             return
@@ -105,6 +108,7 @@ class Inference:
 
     def __init__(self, engine: Engine, *, max_body_bytes: int) -> None:
         self.services = engine.services
+        self.versions = engine.versions
         self._engine = engine
         self._max_body_bytes = max_body_bytes
 

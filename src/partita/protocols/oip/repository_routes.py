@@ -57,7 +57,8 @@ class RepositoryRoutes:
 
     def _check(self, request: Request) -> None:
         assert self._access is not None
-        self._access.check(request.headers.get("authorization"), request.headers.get("host"))
+        given = request.headers
+        self._access.check(given.get("authorization"), given.get("host"), given.get("origin"))
 
 
 async def _document(request: Request) -> dict[str, Any]:

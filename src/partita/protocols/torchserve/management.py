@@ -51,7 +51,7 @@ class TorchServeManagement:
         given = await _parameters(request)
         if request.method == "POST":
             return _said(request, await self._operations.register(given))
-        return reply(request, self._operations.list(given))
+        return reply(request, self._operations.page(given))
 
     async def model(self, request: Request) -> Response:
         """Describe, scale or unregister one model."""
@@ -62,8 +62,8 @@ class TorchServeManagement:
         if request.method == "DELETE":
             return _said(request, await self._operations.unregister(name, version))
         if request.query_params.get("customized") == "true":
-            return reply(request, [await self._operations.customized(name, version)])
-        return reply(request, [self._operations.description(name, version)])
+            return reply(request, await self._operations.customized(name, version))
+        return reply(request, self._operations.descriptions(name, version))
 
     async def set_default(self, request: Request) -> Response:
         """Make a version the default."""
@@ -82,7 +82,8 @@ class TorchServeManagement:
         return reply(request, {kind: key_entry(self._access.keys.renew(kind))})
 
     def _check(self, request: Request) -> None:
-        self._access.check(request.headers.get("authorization"), request.headers.get("host"))
+        given = request.headers
+        self._access.check(given.get("authorization"), given.get("host"), given.get("origin"))
 
 
 def _said(request: Request, answer: Answer) -> Response:

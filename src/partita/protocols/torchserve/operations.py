@@ -13,7 +13,7 @@ from partita.protocols.repository import LoadRequest, Repository
 from partita.protocols.torchserve.archives import asked_archive, document_of, is_archive
 from partita.protocols.torchserve.describe import describe, parked
 from partita.protocols.torchserve.predictions import Prediction, find_service
-from partita.protocols.torchserve.replies import Conflict, MethodNotAllowed, VersionNotFound
+from partita.protocols.torchserve.replies import Conflict, DefaultVersion, MethodNotAllowed
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,10 @@ class Registered:
     """Least and most workers that were asked for."""
 
 
+Registry = dict[str, dict[str, Registered]]
+"""What came or was scaled over this API, by name and version; what is not served waits for workers."""
+
+
 class TorchServeOperations:
     """The API's operations over one engine and one repository. All raise `PartitaError`."""
 
@@ -51,7 +55,7 @@ class TorchServeOperations:
         self,
         engine: Engine,
         repository: Repository,
-        registered: dict[str, Registered],
+        registered: Registry,
         *,
         model_api: bool,
     ) -> None:
@@ -60,13 +64,12 @@ class TorchServeOperations:
         self._has_model_api = model_api
         """Whether models may be registered and unregistered."""
         self._registered = registered
-        """Models that came or were scaled over this API; those that are not served wait for workers."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def _names(self) -> list[str]:
         return sorted({*self._engine.services, *self._registered})
 
-    def list(self, given: Given) -> dict[str, Any]:
+    def page(self, given: Given) -> dict[str, Any]:
         """Return one page of the models."""
         limit = _whole(given, "limit", 100, least=1)
         first = _whole(given, "next_page_token", 0, least=0)
@@ -78,22 +81,33 @@ class TorchServeOperations:
             document = {"nextPageToken": str(first + limit), **document}
         return document
 
-    def description(self, name: str, version: str) -> dict[str, Any]:
-        """Return what one model is; version ``all`` is the one that there is."""
-        version = "" if version == "all" else version
-        known = self._registered.get(name)
-        if name not in self._engine.services and known is not None:
-            return parked(name, known.version)
-        return describe(find_service(self._engine, name, version), known.limits if known else None)
+    def descriptions(self, name: str, version: str) -> list[dict[str, Any]]:
+        """Return what the version that is the default is, or this one, or ``all``."""
+        known = self._registered.get(name, {})
+        served = self._engine.all_versions(name)
+        waiting = known.keys() - {service.version for service in served}
+        if version == "all":
+            chosen = served
+        elif version in waiting or (not served and not version and waiting):
+            waiting, chosen = {version or max(waiting)}, []
+        else:
+            waiting, chosen = set(), [find_service(self._engine, name, version)]
+        if not chosen and not waiting:
+            raise ModelNotFound(f"Model not found: {name}")
+        return [
+            *(describe(one, k.limits if (k := known.get(one.version)) else None) for one in chosen),
+            *(parked(name, one) for one in sorted(waiting)),
+        ]
 
-    async def customized(self, name: str, version: str) -> dict[str, Any]:
+    async def customized(self, name: str, version: str) -> list[dict[str, Any]]:
         """Return what a model is, with what its handler says of itself."""
-        described = self.description(name, version)
-        service = self._engine.services.get(name)
-        if service is not None and is_archive(service):
-            asked = asked_archive(service, "describe", (), [("describe", "True")])
-            answer = await Prediction(service, asked).values()
-            described["customizedMetadata"] = document_of(answer)
+        described = self.descriptions(name, version)
+        for entry in described:
+            service = self._engine.versions.get((name, entry["modelVersion"]))
+            if service is not None and is_archive(service):
+                asked = asked_archive(service, "describe", (), [("describe", "True")])
+                answer = await Prediction(service, asked).values()
+                entry["customizedMetadata"] = document_of(answer)
         return described
 
     # --- changing ---------------------------------------------------------------------------------
@@ -107,8 +121,7 @@ class TorchServeOperations:
         name = given.get("model_name") or own_name
         if not _NAME.match(name):
             raise InvalidRequest(f"model_name {name[:80]!r} is no name for a model")
-        if name in self._names():
-            version = self.description(name, "")["modelVersion"]
+        if version in self._versions(name):
             raise Conflict(f"Model version {version} is already registered for model {name}")
         settings = _settings(given)
         if given.get("handler"):
@@ -116,9 +129,10 @@ class TorchServeOperations:
                 raise InvalidRequest("handler: only to an archive another handler can be given")
             settings["options"] = {"handler": given["handler"]}
         workers = _whole(given, "initial_workers", 0, least=0)
-        load = LoadRequest(settings=settings, source=source, workers=workers or None)
+        is_beside = bool(self._versions(name))
+        load = LoadRequest(settings=settings, source=source, workers=workers or None, is_beside=is_beside)
         if not workers:
-            self._registered[name] = Registered(load, version)
+            self._registered.setdefault(name, {})[version] = Registered(load, version)
             text = (
                 f'Model "{name}" Version: {version} registered with 0 initial workers. '
                 "Use scale workers API to add workers for the model."
@@ -134,7 +148,12 @@ class TorchServeOperations:
 
     async def _load(self, name: str, known: Registered) -> None:
         await self._repository.load(name, known.request)
-        self._registered[name] = known
+        self._registered.setdefault(name, {})[known.version] = known
+
+    def _versions(self, name: str) -> set[str]:
+        """Return the versions of a model that are known, whether they have workers or not."""
+        served = {service.version for service in self._engine.all_versions(name)}
+        return served | self._registered.get(name, {}).keys()
 
     async def scale(self, name: str, version: str, given: Given) -> Answer:
         """Set the limits of a model's workers, and bring their number between them."""
@@ -142,8 +161,8 @@ class TorchServeOperations:
         most = _whole(given, "max_worker", least, least=0)
         if most < least:
             raise InvalidRequest("max_worker cannot be less than min_worker.")
-        self.description(name, version)  # raises for a model or version that is not there
-        change = self._scaled(name, least, most)
+        which: str = self.descriptions(name, version)[0]["modelVersion"]  # raises for what is not there
+        change = self._scaled(name, which, least, most)
         if not _flag(given, "synchronous", default=False):
             self._in_background(change)
             return 202, UPDATING
@@ -151,40 +170,49 @@ class TorchServeOperations:
         said = f", version: {version}" if version else ""
         return 200, f"Workers scaled to {count} for model: {name}{said}"
 
-    async def _scaled(self, name: str, least: int, most: int) -> int:
-        """Bring a model's workers between these limits; returns how many there are."""
-        service = self._engine.services.get(name)
-        known = self._registered.get(name) or Registered(LoadRequest(), service.version if service else "")
-        now = 0 if service is None else len(service.member.instances)
+    async def _scaled(self, name: str, version: str, least: int, most: int) -> int:
+        """Bring a version's workers between these limits; returns how many there are."""
+        known = self._registered.get(name, {}).get(version) or Registered(LoadRequest(), version)
+        now = self._workers(name, version)
         wanted = min(max(now, least), most)
-        request = replace(known.request, workers=wanted or None)
+        is_one_of_many = len(self._versions(name)) > 1
+        settings = {"version": version} if is_one_of_many and version.isdecimal() else {}
+        request = replace(
+            known.request,
+            settings={**known.request.settings, **settings},
+            workers=wanted or None,
+            is_beside=is_one_of_many,
+        )
         if not wanted and now:
-            await self._repository.unload(name)
+            await self._repository.unload(name, version)
         elif wanted != now:
             await self._repository.load(name, request)
-        self._registered[name] = Registered(request, known.version, (least, most))
-        service = self._engine.services.get(name)
+        self._registered.setdefault(name, {})[version] = Registered(request, version, (least, most))
+        return self._workers(name, version)
+
+    def _workers(self, name: str, version: str) -> int:
+        service = self._engine.versions.get((name, version))
         return 0 if service is None else len(service.member.instances)
 
     async def unregister(self, name: str, version: str) -> Answer:
-        """Forget a model, and serve it no longer."""
+        """Forget a model, or one version of it, and serve it no longer."""
         if not self._has_model_api:
             raise MethodNotAllowed()
-        if name in self._engine.services:
-            find_service(self._engine, name, version)
-            await self._repository.unload(name)
+        which: str = self.descriptions(name, version)[0]["modelVersion"]  # raises for what is not there
+        default = self._engine.services.get(name)
+        if default is not None and default.version == which and len(self._versions(name)) > 1:
+            raise DefaultVersion(f"Cannot remove default version for model {name}")
+        if (name, which) in self._engine.versions:
+            await self._repository.unload(name, which)
+        known = self._registered.get(name, {})
+        known.pop(which, None)
+        if not known:
             self._registered.pop(name, None)
-        elif (known := self._registered.get(name)) is None:
-            raise ModelNotFound(f"Model not found: {name}")
-        elif version not in ("", known.version):
-            raise VersionNotFound(f"Model version: {version} does not exist for model: {name}")
-        else:
-            del self._registered[name]
         return 200, f'Model "{name}" unregistered'
 
     def set_default(self, name: str, version: str) -> Answer:
-        """Make a version the default, which the one that is served always is."""
-        find_service(self._engine, name, version)
+        """Make a version that is served the default: it answers who names none."""
+        self._engine.set_default(name, find_service(self._engine, name, version).version)
         return 200, f'Default version successfully updated for model "{name}" to "{version}"'
 
     def _in_background(self, change: Coroutine[Any, Any, Any]) -> None:

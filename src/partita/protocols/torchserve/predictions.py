@@ -74,10 +74,15 @@ class Prediction:
 class Predictor:
     """Finds the model that a request is for, and asks it."""
 
-    def __init__(self, engine: Engine, keys: Keys | None = None, registered: Container[str] = ()) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        keys: Keys | None = None,
+        registered: Mapping[str, Container[str]] | None = None,
+    ) -> None:
         self.engine = engine
-        self._registered = registered
-        """Models that are known, also those that have no workers now."""
+        self._registered = {} if registered is None else registered
+        """Versions of models that are known, also those that have no workers now."""
         self._keys = keys
         """Who asks for a prediction shows the inference key; None = need not."""
 
@@ -85,8 +90,11 @@ class Predictor:
         """Return the model's service. Raises `RequestError` with TorchServe's words."""
         if self._keys is not None and not self._keys.allows("inference", bearer(authorization)):
             raise NotAuthorized("the inference token is missing, wrong or expired")
-        if model not in self.engine.services and model in self._registered:
-            raise ModelUnavailable(NO_WORKER.format(model))
+        known = self._registered.get(model)
+        if known:
+            is_served = (model, version) in self.engine.versions if version else model in self.engine.services
+            if not is_served and (not version or version in known):
+                raise ModelUnavailable(NO_WORKER.format(model))
         return find_service(self.engine, model, version)
 
     async def call(
@@ -118,6 +126,9 @@ def find_service(engine: Engine, model: str, version: str) -> Service:
     service = engine.services.get(model)
     if service is None:
         raise ModelNotFound(f"Model not found: {model}")
-    if version and service.version not in (version, version.removesuffix(".0")):
-        raise VersionNotFound(f"Model version: {version} does not exist for model: {model}")
-    return service
+    if not version or version == service.version:
+        return service
+    for known in (version, version.removesuffix(".0")):
+        if (found := engine.versions.get((model, known))) is not None:
+            return found
+    raise VersionNotFound(f"Model version: {version} does not exist for model: {model}")

@@ -26,6 +26,7 @@ ERRORS = {
     "payload_too_large": (413, "RequestEntityTooLargeException"),
     "model_not_found": (404, "ModelNotFoundException"),
     "version_not_found": (404, "ModelVersionNotFoundException"),
+    "default_version": (403, "InvalidModelVersionException"),
     "method_not_allowed": (405, "MethodNotAllowedException"),
     "conflict": (409, "ConflictStatusException"),
     "model_unavailable": (503, "ServiceUnavailableException"),
@@ -65,6 +66,12 @@ class MethodNotAllowed(PartitaError):
 
     def __init__(self) -> None:
         super().__init__(NOT_ALLOWED)
+
+
+class DefaultVersion(PartitaError):
+    """The version answers who names none, and there are others."""
+
+    code = "default_version"
 
 
 class Conflict(PartitaError):
