@@ -71,11 +71,16 @@ def two_devices() -> tuple[Device, ...]:
     return core_groups([(first,), (second,)])
 
 
-def ensemble(folder: Path, paths: Sequence[Path | str], settings: Settings | None = None) -> ModelSource:
+def ensemble(
+    folder: Path,
+    paths: Sequence[Path | str],
+    settings: Settings | None = None,
+    batch_sizes: Sequence[int] = (8, 16, 32, 64, 128),
+) -> ModelSource:
     """Write an ensemble of these members and return it."""
     members = "".join(f'[[member]]\nname = "m{k}"\npath = "{path}"\n' for k, path in enumerate(paths))
     file = folder / "all.toml"
-    file.write_text(f"segment = {SEGMENT}\n{members}")
+    file.write_text(f"segment = {SEGMENT}\nbatch_sizes = {list(batch_sizes)}\n{members}")
     (source,) = find_models(file, settings)
     return source
 

@@ -7,7 +7,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any
 
-from partita.allocation_file import Allocation
+from partita.allocation_file import Allocation, gpus_document
 from partita.core.allocation import AllocationMatrix
 from partita.core.devices import Device
 from partita.core.errors import InvalidInput
@@ -67,6 +67,7 @@ class Allocated:
         matrix, result = self.allocation.matrix, self.result
         return {
             "devices": [device.name for device in self.allocation.devices],
+            "gpus": gpus_document(self.allocation.devices),
             "models": list(self.allocation.models),
             "batch_sizes": list(self.batch_sizes),
             "start": self.start.as_lists(),
@@ -94,7 +95,7 @@ def allocate_described(source: ModelSource, devices: Sequence[Device]) -> Alloca
     Raises `NoFeasiblePlan` if the members do not fit.
     """
     models, batch_sizes = _described(source)
-    memory = _everywhere_alike([estimated(m.source) for m in _members(source)], devices)
+    memory = _everywhere(devices, lambda gpu: [estimated(m.source, gpu) for m in _members(source)])
     start = worst_fit_decreasing(devices, models, _bytes(memory, batch_sizes[0]), batch_sizes[0])
     return Allocated(
         allocation=Allocation(devices=tuple(devices), models=models, matrix=start),
@@ -121,7 +122,7 @@ def allocate(
     given = settings or AllocateSettings()
     started_s = time.monotonic()
     models, batch_sizes = _described(source)
-    alone = _everywhere_alike([measured(m.source, batch_sizes) for m in _members(source)], devices)
+    alone = _everywhere(devices, lambda gpu: [measured(m.source, batch_sizes, gpu) for m in _members(source)])
     # Before the system is built: what cannot fit is said at once.
     worst_fit_decreasing(devices, models, _bytes(alone, batch_sizes[0]), batch_sizes[0])
     with EnsembleBench(source, devices, alone, measure_s=given.measure_s) as bench:
@@ -176,8 +177,15 @@ def _members(source: ModelSource) -> tuple[MemberSource, ...]:
     return source.ensemble.members
 
 
-def _everywhere_alike(models: Sequence[Footprint], devices: Sequence[Device]) -> list[list[Footprint]]:
-    return [list(models) for _ in devices]
+def _everywhere(
+    devices: Sequence[Device], ask: Callable[[Device | None], list[Footprint]]
+) -> list[list[Footprint]]:
+    """Return what the models hold on each device: asked once for the cores, and once for GPUs of a kind."""
+    known: dict[tuple[str, str], list[Footprint]] = {}
+    for device in devices:
+        if (device.kind, device.driver) not in known:
+            known[device.kind, device.driver] = ask(device if device.is_gpu else None)
+    return [list(known[device.kind, device.driver]) for device in devices]
 
 
 def _bytes(memory: Sequence[Sequence[Footprint]], batch: int) -> list[list[int]]:

@@ -1,13 +1,14 @@
 """Devices described by hand: a TOML file of ``[[device]]``, or the list that ``--devices`` takes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from partita.core.devices import MIB, Device
-from partita.core.errors import InvalidInput
+from partita.core.devices import MIB, SLOTS, Device
+from partita.core.errors import InvalidInput, NoFeasiblePlan
 from partita.core.topology import Topology
 from partita.reading import read_table, read_toml
 from partita.settings import Positive
@@ -28,12 +29,18 @@ class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Number of a GPU."""
     memory_mib: Positive | None = None
     """What its workers may hold together; unset = no limit."""
+    slots: Positive = SLOTS
+    """Instances that may execute on a GPU at once."""
+    driver: str = ""
+    """What drives a GPU, ``package.module:Class``: with one, the machine is not only planned for."""
 
     def __post_init__(self) -> None:
         needed, other = ("cores", "index") if self.kind == "cpu" else ("index", "cores")
         if getattr(self, needed) is None or getattr(self, other) is not None:
             example = 'cores = "0-3"' if self.kind == "cpu" else "index = 0"
             raise ValueError(f'a device of kind "{self.kind}" needs {example}, and no {other}')
+        if self.kind == "cpu" and self.driver:
+            raise ValueError("a core group needs no driver")
         if self.index is not None and self.index < 0:
             raise ValueError("index must be 0 or more")
 
@@ -58,7 +65,8 @@ def read_devices(path: Path) -> tuple[Device, ...]:
 def _device(given: DeviceSettings, where: str) -> Device:
     memory_bytes = None if given.memory_mib is None else given.memory_mib * MIB
     if given.index is not None:
-        return cuda_device(given.index, memory_bytes, given.name)
+        device = cuda_device(given.index, memory_bytes, given.name)
+        return replace(device, slots=given.slots, driver=given.driver)
     try:
         return cpu_device(parse_cpu_list(given.cores or ""), memory_bytes, given.name)
     except InvalidInput as error:
@@ -98,6 +106,21 @@ def _found(devices: tuple[Device, ...], gpus: Callable[[], Mapping[int, int | No
         if device.index is not None and device.index not in memory:
             raise InvalidInput(f"{device.name}: there is no such GPU; this machine has {known}")
     return tuple(
-        device if device.index is None else cuda_device(device.index, memory[device.index], device.name)
+        device if device.index is None else replace(device, memory_bytes=memory[device.index])
         for device in devices
     )
+
+
+def is_runnable(devices: Sequence[Device], *, is_described: bool) -> bool:
+    """Whether models can run on these: GPUs of a described machine only where it says what drives them."""
+    gpus = [device for device in devices if device.is_gpu]
+    return all(gpu.driver for gpu in gpus) and bool(gpus) if is_described else True
+
+
+def check_gpus(devices: Sequence[Device], gpus: Callable[[], Mapping[int, int | None]] = gpu_memory) -> None:
+    """Raise `NoFeasiblePlan` for a GPU that this machine has not, unless another driver sees to it."""
+    wanted = [device for device in devices if device.is_gpu and not device.driver]
+    there = gpus() if wanted else {}
+    for device in wanted:
+        if device.index not in there:
+            raise NoFeasiblePlan(f"the allocation has {device.name}, and there is no such GPU here")

@@ -96,7 +96,7 @@ class EnsembleBench:
         """End all workers."""
         for (device, model), number in self._workers.items():
             if (device, model) not in self._seated:  # whose cores are given back with the others'
-                self._engine.leases.register(number, self._devices[device].cores)
+                self._engine.leases.register(number, self._devices[device].cores)  # a GPU's slots are its own
         self._loop.run_until_complete(self._engine.stop(0.0))
         self._loop.close()
         asyncio.set_event_loop(None)
@@ -175,7 +175,7 @@ class EnsembleBench:
             if batch:
                 instance = member.instances[number]
                 instance.spec = replace(instance.spec, batch=batch, executions=(batch,))
-                leases.register(number, instance.spec.cores, member.schedule)
+                leases.register(number, instance.spec.cores, member.schedule, instance.spec.pool)
                 member.dispatcher.add_instance(number, instance.spec.threads, batch, (batch,))
                 self._seated[device, model] = batch
 
@@ -202,15 +202,19 @@ class EnsembleBench:
     def latencies_ms(self) -> dict[tuple[int, int, int], float]:
         """Return how long every worker takes for every batch size with no other on its device, ms.
 
-        Each class of devices with equally many cores is measured once, and each batch size with all members
+        Each class of devices that are alike is measured once, and each batch size with all members
         in turns on them. Empty where workers are not kept loaded.
         """
         known: dict[tuple[int, int, int], float] = {}
         if not self._workers:
             return known
         assert self._service is not None
-        for cores in sorted({len(device.cores) for device in self._devices}):
-            alike = [d for d, device in enumerate(self._devices) if len(device.cores) == cores]
+        kinds = [
+            (device.is_gpu, len(device.cores), device.is_gpu and device.memory_bytes)
+            for device in self._devices
+        ]
+        for kind in dict.fromkeys(kinds):
+            alike = [d for d, other in enumerate(kinds) if other == kind]
             for batch in self._ensemble.batch_sizes:
                 row, none = (batch,) * len(self._models), (0,) * len(self._models)
                 matrix = AllocationMatrix(

@@ -10,13 +10,13 @@ from partita.core.devices import Device
 from partita.core.errors import InvalidInput, NoFeasiblePlan
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.topology import Topology
-from partita.device_file import devices_for
+from partita.device_file import check_gpus, devices_for
 from partita.engine.deployment import EnsembleDeployment, MemberDeployment, plan_of
 from partita.engine.ensemble_signature import MemberRole
 from partita.engine.instance import ModelLaunch
 from partita.engine.service import ServiceSettings
 from partita.ensemble_file import BOXES, RULES, BoxesSettings, EnsembleSource, MemberSource
-from partita.footprints import known
+from partita.footprints import known as known_footprint
 from partita.launching import launch_of
 from partita.planning.bin_packing import worst_fit_decreasing
 from partita.sources import ModelSource
@@ -31,11 +31,12 @@ def ensemble_deployment(
 ) -> EnsembleDeployment:
     """Return how an ensemble is served on these cores: as given, as allocated before, else safely.
 
-    Members are executed by what was chosen for them, as single models are.
+    Members are executed by what was chosen for them, as single models are, where all are on cores.
 
     Raises `InvalidInput`, for an allocation that is given and does not fit as well.
     """
-    source = adopted(source, topology)
+    if source.allocation is None or not source.allocation.has_gpus:  # what was chosen is best on cores
+        source = adopted(source, topology)
     ensemble = source.ensemble
     assert ensemble is not None
     allocation = source.allocation
@@ -53,6 +54,7 @@ def deployment_of(
     """Return how an ensemble is served with an allocation."""
     ensemble = source.ensemble
     assert ensemble is not None
+    gpus = tuple(device for device in allocation.devices if device.is_gpu)
     return EnsembleDeployment(
         name=source.name,
         version=source.version,
@@ -60,7 +62,7 @@ def deployment_of(
         settings=settings,
         plan=plan_for_allocation(allocation),
         members=tuple(
-            MemberDeployment(launch=launch_of(member.source), role=role)
+            MemberDeployment(launch=replace(launch_of(member.source), gpus=gpus), role=role)
             for member, role in zip(ensemble.members, _roles(ensemble), strict=True)
         ),
         rule=ensemble.rule if ensemble.rule in RULES else "gathered",
@@ -112,18 +114,24 @@ def _combiner(ensemble: EnsembleSource, source: ModelSource) -> ModelLaunch | No
 
 
 def plan_for_allocation(allocation: Allocation) -> Plan:
-    """Return the workers of a matrix as instances, pinned to their devices' cores."""
+    """Return the workers of a matrix as instances, on their devices' cores or sharing a GPU's slots."""
     return plan_of(
         [
-            InstanceSpec(
-                model=allocation.models[worker.model],
-                device=allocation.devices[worker.device].name,
-                threads=len(allocation.devices[worker.device].cores),
-                batch=worker.batch,
-                cores=allocation.devices[worker.device].cores,
-            )
+            _instance(allocation.models[worker.model], allocation.devices[worker.device], worker.batch)
             for worker in allocation.matrix.workers()
         ]
+    )
+
+
+def _instance(model: str, device: Device, batch: int) -> InstanceSpec:
+    """Return one worker. One on a GPU has a thread that hands work over, on no core in particular."""
+    return InstanceSpec(
+        model=model,
+        device=device.name,
+        threads=max(1, len(device.cores)),
+        batch=batch,
+        cores=device.cores,
+        slots=device.slots if device.is_gpu else 0,
     )
 
 
@@ -135,7 +143,7 @@ def safe_allocation(ensemble: EnsembleSource, devices: Sequence[Device]) -> Allo
     """
     models = tuple(member.name for member in ensemble.members)
     batch = max((b for b in ensemble.batch_sizes if b <= DEFAULT_BATCH), default=ensemble.batch_sizes[0])
-    sizes = [known(member.source, ensemble.batch_sizes).at(batch) for member in ensemble.members]
+    sizes = [known_footprint(member.source, ensemble.batch_sizes).at(batch) for member in ensemble.members]
     if all(device.memory_bytes is None or sum(sizes) <= device.memory_bytes for device in devices):
         matrix = AllocationMatrix(((batch,) * len(models),) * len(devices))
     else:
@@ -151,8 +159,7 @@ def _check_fits(allocation: Allocation, ensemble: EnsembleSource, topology: Topo
             f"and {ensemble.path} has {', '.join(names)}"
         )
     known = {cpu.cpu for cpu in topology.cpus}
+    check_gpus(allocation.devices)
     for device in allocation.devices:
-        if device.is_gpu:
-            raise InvalidInput(f"the allocation has {device.name}, and this build runs no model on a GPU yet")
         if not set(device.cores) <= known:
             raise NoFeasiblePlan(f"the allocation has {device.name}, and this process may not use all of it")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from partita.core.devices import MIB
+from partita.core.devices import MIB, Device
 from partita.core.errors import InvalidInput
 from partita.core.footprint import Footprint
 from partita.core.profile import Provenance
@@ -19,10 +19,11 @@ _PROCESS_BYTES = 128 * MIB
 """A worker with no model in it, roughly: the interpreter and its runtime."""
 
 
-def estimated(source: ModelSource) -> Footprint:
-    """Return a guess at what a worker of a model holds: twice its file, and a process; nothing was loaded."""
+def estimated(source: ModelSource, gpu: Device | None = None) -> Footprint:
+    """Return a guess at what a model holds: twice its file, and on cores a process; nothing was loaded."""
     try:
-        return Footprint.estimated(2 * source.path.stat().st_size + _PROCESS_BYTES)
+        weights = 2 * source.path.stat().st_size
+        return Footprint.estimated(weights + _PROCESS_BYTES if gpu is None else weights)
     except OSError as error:
         raise InvalidInput(f"{source.path}: cannot be read: {error.strerror}") from error
 
@@ -34,27 +35,29 @@ def known(source: ModelSource, batches: Sequence[int], topology: Topology | None
     return kept if kept is not None else estimated(source)
 
 
-def measured(source: ModelSource, batches: Sequence[int]) -> Footprint:
-    """Return what a model holds at the smallest and the largest of these batch sizes.
+def measured(source: ModelSource, batches: Sequence[int], gpu: Device | None = None) -> Footprint:
+    """Return what a model holds on cores, or on a GPU, at the smallest and the largest of these batch sizes.
 
     It is loaded once for that, unless it was before; a guess where that cannot be done.
     """
     ends = _ends(batches)
-    provenance = _provenance(source, None)
-    kept = _store().find(provenance, ends)
+    provenance, store = _provenance(source, None), _store(gpu)
+    kept = store.find(provenance, ends)
     if kept is None:
-        kept = measure_footprint(launch_of(source), ends, core=min(allowed_cpus()), argv=WORKER_ARGV)
+        core = min(allowed_cpus())
+        kept = measure_footprint(launch_of(source), ends, core=core, argv=WORKER_ARGV, gpu=gpu)
         if kept is not None:
-            _store().keep(provenance, kept)
-    return kept if kept is not None else estimated(source)
+            store.keep(provenance, kept)
+    return kept if kept is not None else estimated(source, gpu)
 
 
 def _ends(batches: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({min(batches), max(batches)}))
 
 
-def _store() -> FootprintStore:
-    return FootprintStore(cache_dir() / "memory")
+def _store(gpu: Device | None = None) -> FootprintStore:
+    kind = "cpu" if gpu is None else f"{gpu.kind}:{gpu.driver}"
+    return FootprintStore(cache_dir() / "memory", device=kind)
 
 
 def _provenance(source: ModelSource, topology: Topology | None) -> Provenance:

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,12 @@ import pytest
 
 from partita import footprints
 from partita.allocating import AllocateSettings, allocate
-from partita.allocation_file import kept_allocation, kept_path, read_allocation
+from partita.allocation_file import Allocation, kept_allocation, kept_path, read_allocation
 from partita.allocation_journal import Journal
 from partita.cli.app import run as cli
 from partita.cli.serve import sources_for
 from partita.core.allocation import AllocationMatrix
-from partita.core.devices import MIB, Device
+from partita.core.devices import MIB, Device, DeviceKind
 from partita.core.errors import InvalidInput, NoFeasiblePlan
 from partita.core.footprint import Footprint
 from partita.deploy import deployments
@@ -27,6 +28,7 @@ from partita.settings import ServerSettings, Settings
 from partita.sources import ModelSource, find_models
 from partita.system.cpus import read_topology
 from partita.system.devices import core_groups, parse_devices
+from partita.testing.fake_gpu import DRIVER
 from tests import models
 
 pytestmark = pytest.mark.process
@@ -226,7 +228,7 @@ def test_a_described_machine_is_planned_for_and_nothing_is_run(
         members += f'[[member]]\npath = "m{index}.onnx"\n'
     (tmp_path / "twelve.toml").write_text(members)
     (tmp_path / "machine.toml").write_text(
-        "".join(f'[[device]]\nkind = "cuda"\nindex = {k}\nmemory_mib = 300\n' for k in range(4))
+        "".join(f'[[device]]\nkind = "cuda"\nindex = {k}\nmemory_mib = 30\n' for k in range(4))
         + '[[device]]\nkind = "cpu"\ncores = "0-15"\nmemory_mib = 64000\n'
     )
     machine = ["--devices", str(tmp_path / "machine.toml")]
@@ -241,6 +243,51 @@ def test_a_described_machine_is_planned_for_and_nothing_is_run(
     assert document["items_per_s"] is None
     assert cli(["allocate", str(tmp_path / "twelve.toml"), *machine]) == 0
     assert "nothing was run" in capsys.readouterr().err
+
+
+def test_gpus_with_a_driver_are_allocated_by_running_on_them(
+    ensemble: ModelSource, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine, kept = tmp_path / "machine.toml", tmp_path / "allocation.json"
+    machine.write_text(
+        "".join(
+            f'[[device]]\nkind = "cuda"\nindex = {k}\nmemory_mib = 8\nslots = 1\ndriver = "{DRIVER}"\n'
+            for k in (0, 3)
+        )
+        + f'[[device]]\nkind = "cpu"\ncores = "{CPUS[0]}"\n'
+    )
+    search = ["--max-iter", "1", "--max-neighbours", "2", "--restarts", "0", "--measure", "0.05"]
+    arguments = ["allocate", str(ensemble.path), "--devices", str(machine), *search]
+    assert cli([*arguments, "-o", str(kept), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["devices"] == ["cuda:0", "cuda:3", f"cpu:{CPUS[0]}"]
+    assert document["items_per_s"] >= document["start_items_per_s"] > 0
+    assert document["memory_is_measured"]
+    file_bytes = [(tmp_path / f"{name}.onnx").stat().st_size for name in ("small", "large")]
+    assert document["memory_bytes"][:2] == [[2 * size for size in file_bytes]] * 2, (
+        "of the GPU, not the process"
+    )
+    assert document["start"][2] == [0, 0], "GPUs first"
+    allocation = read_allocation(kept)
+    assert [(d.index, d.slots, d.driver) for d in allocation.devices[:2]] == [(0, 1, DRIVER), (3, 1, DRIVER)]
+    everywhere = AllocationMatrix(((8, 8),) * 3)
+    served = replace(ensemble, allocation=replace(allocation, matrix=everywhere))
+    x = np.random.default_rng(0).standard_normal((100, 64)).astype(np.float32)
+    with Server([served], cores=2) as running, Server([ensemble], cores=2) as on_cores:
+        members = running.head.engine.service("pair").member.instances.values()
+        pids = {(one.spec.device, one.pid) for one in members}
+        assert len(pids) == 4, "one process for each GPU, and one for each member on cores"
+        wanted = on_cores.predict("pair", x)["y"]
+        np.testing.assert_allclose(running.predict("pair", x)["y"], wanted, rtol=1e-4, atol=1e-5)
+
+
+@needs_two
+def test_a_gpu_that_is_not_there_is_not_served_on(ensemble: ModelSource) -> None:
+    gpu = Device(name="cuda:77", kind=DeviceKind.CUDA, index=77)
+    assert ensemble.ensemble is not None
+    found = Allocation(devices=(gpu,), models=("small", "large"), matrix=AllocationMatrix(((8, 8),)))
+    with pytest.raises(NoFeasiblePlan, match="has cuda:77, and there is no such GPU here"):
+        Server([replace(ensemble, allocation=found)], cores=2).start()
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,50 @@ def test_instances_without_cores_contend_with_nobody() -> None:
     assert made.executing_cores() == []
 
 
+def pooled(slots: int, count: int) -> tuple[CoreLeases, list[int]]:
+    """Return leases with instances 0, 1, … that need a slot of one device, and the list of who was woken."""
+    made = CoreLeases()
+    woken: list[int] = []
+    for instance in range(count):
+        made.register(instance, (), partial(woken.append, instance), ("cuda:0", slots))
+    return made, woken
+
+
+def test_a_device_executes_as_many_as_it_has_slots_in_the_order_in_which_they_came() -> None:
+    made, woken = pooled(2, 4)
+    made.register(9, (), None, ("cuda:1", 1))
+    assert all(made.has_rivals(instance) for instance in range(4))
+    assert not made.has_rivals(9)
+    made.lease(0)
+    made.lease(1)
+    made.lease(9)
+    assert not made.can_lease(2)
+    with pytest.raises(AssertionError, match="no slot is free"):
+        made.lease(2)
+    made.wait([3])
+    made.wait([2])
+    made.release(0)
+    assert woken == [3]
+    assert made.can_lease(3)
+    assert not made.can_lease(2), "the free slot is for the one that came before"
+    assert not made.can_lease(0)
+    made.lease(3)
+    made.check()
+    made.forget(1)
+    assert woken[1] == 2
+    made.lease(2)
+    made.withdraw(0)
+    made.check()
+
+
+def test_with_a_slot_for_each_nobody_waits() -> None:
+    made, _ = pooled(2, 2)
+    assert not made.has_rivals(0)
+    made.lease(0)
+    made.lease(1)
+    made.check()
+
+
 def test_a_core_is_leased_once() -> None:
     made, _ = leases((0, 1), (1, 2), (2, 3))
     made.lease(0)

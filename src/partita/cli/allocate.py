@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--devices",
     metavar="SPEC",
-    help="Core groups, cpu:0-1,cpu:2-3, or a TOML file of a machine that is only planned for. "
+    help="Core groups and GPUs, cpu:0-1,cpu:2-3,cuda:0, or a TOML file of a machine to plan for. "
     "[default: the sockets, or the halves of one]",
 )
 @click.option(
@@ -110,7 +110,7 @@ def command(
     from partita.allocating import AllocateSettings, allocate_described
     from partita.allocation_file import kept_document, kept_path, write_document
     from partita.choosing import adopted
-    from partita.device_file import devices_for
+    from partita.device_file import devices_for, is_runnable
     from partita.planning.allocation_search import SearchLimits
     from partita.settings import default_config, load_settings
     from partita.system.cpus import read_topology, select_cores
@@ -118,15 +118,19 @@ def command(
     if resume and again:
         raise click.UsageError("--resume goes on and --again begins anew; give one of them")
     topology = read_topology()
-    source = adopted(one_model(path, load_settings(config or default_config())), topology)
+    source = one_model(path, load_settings(config or default_config()))
     chosen = devices_for(devices, topology, select_cores(topology, cores))
+    on_cores = not any(device.is_gpu for device in chosen)
+    source = adopted(source, topology) if on_cores else source  # what was chosen is best on cores
     found: Allocated | None = None
-    if (devices or "").endswith(".toml") or any(device.is_gpu for device in chosen):
+    is_described = (devices or "").endswith(".toml")
+    if not is_runnable(chosen, is_described=is_described):
         found = allocate_described(source, chosen)
         document = found.as_json()
     else:
         for device in chosen:
-            select_cores(topology, ",".join(map(str, device.cores)) + ",")  # refuses cores that are not ours
+            if not device.is_gpu:  # refuses cores that are not ours
+                select_cores(topology, ",".join(map(str, device.cores)) + ",")
         kept = None
         if source.ensemble is not None and not (resume or again or picture is not None):
             kept = kept_document(kept_path(source.ensemble, chosen))

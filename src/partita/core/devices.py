@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 MIB = 1 << 20
+SLOTS = 2
+"""Instances that may execute on a GPU at once unless told: one computes, another's items come or go."""
 
 
 class DeviceKind(StrEnum):
@@ -28,10 +30,15 @@ class Device:
     """Number of a GPU; None for a core group."""
     memory_bytes: int | None = None
     """What its workers may hold together; None = not known, and never too little."""
+    slots: int = SLOTS
+    """Instances that may execute on a GPU at once; a core group has its cores instead."""
+    driver: str = ""
+    """What drives a GPU, ``package.module:Class``; "" = CUDA."""
 
     def __post_init__(self) -> None:
         assert (self.kind is DeviceKind.CPU) == bool(self.cores), self
         assert (self.kind is DeviceKind.CUDA) == (self.index is not None), self
+        assert self.slots >= 1, self
 
     @property
     def is_gpu(self) -> bool:

@@ -30,6 +30,9 @@ PACKAGES: Mapping[str, Package] = {
 }
 """By runtime; those that are not here need nothing."""
 
+ON_GPUS = ("onnxruntime", "torch-script", "torch-eager", "python")
+"""Runtimes that can execute on a GPU."""
+
 _BY_SUFFIX: Mapping[str, tuple[str, ...]] = {
     ".onnx": ("onnxruntime", "openvino"),
     ".xml": ("openvino",),

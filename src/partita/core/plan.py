@@ -33,6 +33,8 @@ class InstanceSpec:
     """Logical CPU numbers, once placed; empty before."""
     affinity: tuple[int, ...] = ()
     """Where its worker may run, its own cores among them; empty = on its own cores alone."""
+    slots: int = 0
+    """On a GPU: how many instances may execute there at once; 0 = it is on cores."""
 
     def __post_init__(self) -> None:
         if not self.executions:
@@ -47,6 +49,11 @@ class InstanceSpec:
     def micro_batch(self) -> int:
         """The largest number of items r in one execution."""
         return min(max(self.executions), self.batch)
+
+    @property
+    def pool(self) -> "tuple[str, int] | None":
+        """The device whose slots it needs one of to execute, and how many that has; None on cores."""
+        return (self.device, self.slots) if self.slots else None
 
     def placed(self, cores: Iterable[int], affinity: Iterable[int] = ()) -> "InstanceSpec":
         """Return the same instance on these logical CPUs."""

@@ -14,6 +14,7 @@ from partita.core.errors import InvalidInput, ModelNotFound
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.profile import Profile
 from partita.engine.deployment import Deployment, EnsembleDeployment
+from partita.engine.device_host import DeviceHosts
 from partita.engine.ensemble import Ensemble
 from partita.engine.instance import Instance, ModelLaunch
 from partita.engine.measuring import Measuring
@@ -60,6 +61,7 @@ class Engine:
         self._rules = restart_rules or RestartRules()
         self._argv = worker_argv
         self._numbers = count(1)
+        self._hosts = DeviceHosts(worker_argv, loop)
 
     def add(self, deployment: Deployment) -> Service:
         """Start serving a model (`Service.until_ready` waits for it).
@@ -234,6 +236,7 @@ class Engine:
             rules=self._rules,
             loop=self._loop,
             clock=self._clock,
+            hosts=self._hosts,
         )
 
     def _rivals(self, number: int, spec: InstanceSpec, member: Member) -> bool:

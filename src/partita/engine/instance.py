@@ -9,16 +9,28 @@ from typing import Protocol
 import msgspec
 
 from partita.core.clock import Clock
+from partita.core.devices import Device
 from partita.core.errors import ConnectionClosed
 from partita.core.plan import InstanceSpec
 from partita.core.process_settings import ProcessSettings
 from partita.core.tensors import Signature, TensorSpec
+from partita.engine.device_host import DeviceHosts, HostedWorker
 from partita.machines.worker_life import GiveUp, Instruction, RestartRules, State, WakeAt, WorkerLife
 from partita.system.channels import Channel, channel_pair
 from partita.system.processes import WorkerProcess, spawn_worker, worker_environment
 from partita.system.shared_memory import SharedMemory
 from partita.wire.codec import MalformedMessage, decode_from_worker, encode
-from partita.wire.messages import BatchDone, BatchFailed, Execute, Message, Ready, Start, StartFailed, Stop
+from partita.wire.messages import (
+    BatchDone,
+    BatchFailed,
+    Execute,
+    Gpu,
+    Message,
+    Ready,
+    Start,
+    StartFailed,
+    Stop,
+)
 
 SHARE_AGAIN_S = 0.2
 OUTPUT_SLOTS = 3
@@ -40,6 +52,12 @@ class ModelLaunch:
     process: ProcessSettings = field(default_factory=ProcessSettings)
     memory_at: tuple[int, ...] = ()
     """Batch sizes whose memory a worker is to say once it is ready."""
+    gpus: tuple[Device, ...] = ()
+    """The GPUs that instances of it may be on."""
+
+    def gpu(self, spec: InstanceSpec) -> Device | None:
+        """Return the GPU that an instance is on; None on cores."""
+        return next((gpu for gpu in self.gpus if gpu.name == spec.device), None)
 
 
 class Owner(Protocol):
@@ -80,6 +98,7 @@ class Instance:
         rules: RestartRules,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
+        hosts: DeviceHosts | None = None,
     ) -> None:
         self.number = number
         self.spec = spec
@@ -94,7 +113,9 @@ class Instance:
         self._owns_cores = owns_cores
         self._loop = loop
         self._clock = clock
-        self._process: WorkerProcess | None = None
+        self._hosts = hosts
+        """What instances on GPUs run in; only those need it."""
+        self._process: WorkerProcess | HostedWorker | None = None
         self._channel: Channel | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._slot = 0
@@ -167,12 +188,17 @@ class Instance:
     def _launch(self) -> None:
         self._channel, theirs = channel_pair()
         self._is_deaf = False
-        self._process = spawn_worker(
-            self._argv,
-            theirs,
-            env=worker_environment(self.spec.threads, self.launch.process),
-            name=f"{self.launch.name}-{self.number}",
-        )
+        gpu = self.launch.gpu(self.spec)
+        if gpu is None:
+            self._process = spawn_worker(
+                self._argv,
+                theirs,
+                env=worker_environment(self.spec.threads, self.launch.process),
+                name=f"{self.launch.name}-{self.number}",
+            )
+        else:
+            assert self._hosts is not None, "an instance on a GPU needs a host"
+            self._process = self._hosts.adopt(gpu, self.number, theirs)
         self._loop.add_reader(self._channel.fileno(), self._readable)
         self._loop.add_reader(self._process.pidfd, self._ended)
         self._timer = self._loop.call_later(self.launch.load_limit_s, self._load_timed_out)
@@ -191,6 +217,7 @@ class Instance:
 
     def _start_message(self) -> Start:
         spec, launch = self.spec, self.launch
+        gpu = launch.gpu(spec)
         return Start(
             instance=self.number,
             model=launch.name,
@@ -205,6 +232,7 @@ class Instance:
             inputs=launch.inputs,
             dimensions=launch.dimensions,
             memory_at=launch.memory_at,
+            gpu=None if gpu is None else gpu_message(gpu),
             input_arena_bytes=self._inputs.nbytes,
             output_slots=OUTPUT_SLOTS,
         )
@@ -245,7 +273,8 @@ class Instance:
                 return True
         except ConnectionClosed:
             self._loop.remove_reader(channel.fileno())
-            self._kill_process()  # its end, with the exit status, is reported by the process descriptor
+            if isinstance(self._process, WorkerProcess):  # one that it shares with others tells how it left
+                self._kill_process()  # its end, with the exit status, is reported by the process descriptor
         except (MalformedMessage, msgspec.DecodeError, ValueError, AssertionError) as error:
             self._is_deaf = True
             self._loop.remove_reader(channel.fileno())
@@ -351,6 +380,12 @@ class Instance:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def gpu_message(gpu: Device) -> Gpu:
+    """Return a GPU as its process sees it: one of CUDA's is the only one there."""
+    index = 0 if not gpu.driver else gpu.index or 0
+    return Gpu(name=gpu.name, driver=gpu.driver, index=index, memory_bytes=gpu.memory_bytes)
 
 
 def _describe_exit(code: int | None) -> str:

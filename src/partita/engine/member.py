@@ -124,7 +124,7 @@ class Member:
             clock=self._clock,
         )
         for number, spec in zip(first, plan.instances, strict=True):
-            self._leases.register(number, spec.cores, self.schedule)
+            self._leases.register(number, spec.cores, self.schedule, spec.pool)
         self._enlisted = list(zip(first, plan.instances, strict=True))
 
     def launch_enlisted(self) -> None:

@@ -273,7 +273,7 @@ class Switcher:
             case Load(number=number, spec=spec):
                 self._load(number, spec)
             case Seat(number=number, spec=spec):
-                self._leases.register(number, spec.cores, self._member.schedule)
+                self._leases.register(number, spec.cores, self._member.schedule, spec.pool)
                 instance = self._member.instances[number]
                 instance.become(spec)
                 if instance.is_ready:  # else it takes part when it is back

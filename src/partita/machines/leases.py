@@ -1,14 +1,26 @@
 """Core leases: the one rule that Σ threads executing ≤ cores, at every moment (DESIGN §2).
 
-Instances stay resident; executing needs a lease on the instance's cores. Where no other instance shares
-them the lease is always free, so a plan of disjoint instances pays nothing for the rule. Where they do,
-instances take turns: who finds the cores leased waits, and who came later does not get them before.
+Instances stay resident; executing needs a lease on the instance's cores, or on one of its GPU's slots. Where
+no other instance shares them the lease is always free, so a plan of disjoint instances pays nothing for the
+rule. Where they do, instances take turns: who finds the cores leased waits, and who came later does not get
+them before.
 """
 
 from collections.abc import Callable, Collection
 
 Wake = Callable[[], None]
 Notice = Callable[[], None]
+
+
+class _Slots:
+    """The slots of one device: how many instances may execute there at once, and which do."""
+
+    __slots__ = ("count", "held", "members")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.members: set[int] = set()
+        self.held: set[int] = set()
 
 
 class CoreLeases:
@@ -22,11 +34,21 @@ class CoreLeases:
         """Instances that have work and wait for their cores, in the order in which they came."""
         self._wakes: dict[int, Wake] = {}
         self._guests: dict[int, tuple[frozenset[int], Notice]] = {}
+        self._pools: dict[str, _Slots] = {}
+        self._pool_of: dict[int, _Slots] = {}
+        """The device of each instance that needs a slot."""
 
-    def register(self, instance: int, cores: Collection[int], wake: Wake | None = None) -> None:
+    def register(
+        self,
+        instance: int,
+        cores: Collection[int],
+        wake: Wake | None = None,
+        pool: tuple[str, int] | None = None,
+    ) -> None:
         """Make an instance known, with the cores that it executes on (none = it contends with nobody).
 
-        `wake` is called when cores that it waits for may have become free; it asks `can_lease` again, later.
+        `pool` names a device of which it needs a slot instead, and says how many that has. `wake` is called
+        when cores that it waits for may have become free; it asks `can_lease` again, later.
         """
         assert instance not in self._cores, instance
         rivals = self.sharing(cores)
@@ -36,6 +58,12 @@ class CoreLeases:
         self._rivals[instance] = rivals
         if wake is not None:
             self._wakes[instance] = wake
+        if pool is not None:
+            name, count = pool
+            slots = self._pools.setdefault(name, _Slots(count))
+            slots.count = count
+            slots.members.add(instance)
+            self._pool_of[instance] = slots
 
     def forget(self, instance: int) -> None:
         """Drop an instance that is gone, with its lease if it held one."""
@@ -43,6 +71,9 @@ class CoreLeases:
             self.release(instance)
         self._waiting.pop(instance, None)
         self._wake_rivals(instance)
+        slots = self._pool_of.pop(instance, None)
+        if slots is not None:
+            slots.members.discard(instance)
         self._wakes.pop(instance, None)
         for rival in self._rivals.pop(instance):
             self._rivals[rival] -= {instance}
@@ -87,8 +118,9 @@ class CoreLeases:
                 notice()
 
     def has_rivals(self, instance: int) -> bool:
-        """Whether another instance shares a core with this one."""
-        return bool(self._rivals[instance])
+        """Whether another instance shares a core with this one, or there are fewer slots than instances."""
+        slots = self._pool_of.get(instance)
+        return bool(self._rivals[instance]) or (slots is not None and len(slots.members) > slots.count)
 
     @property
     def has_waiting(self) -> bool:
@@ -103,12 +135,26 @@ class CoreLeases:
         rivals = self._rivals[instance]
         if not self._held.isdisjoint(rivals):
             return False
+        if self._pool_of and not self._has_slot(instance, together):
+            return False
         for waiting in self._waiting:
             if waiting == instance:
                 return True
             if waiting in rivals and waiting not in together:
                 return False
         return True
+
+    def _has_slot(self, instance: int, together: Collection[int]) -> bool:
+        """Whether a slot is free for it, and not for somebody who came before."""
+        slots = self._pool_of.get(instance)
+        if slots is None:
+            return True
+        free = slots.count - len(slots.held)
+        for waiting in self._waiting:
+            if waiting == instance:
+                break
+            free -= waiting in slots.members and waiting not in together
+        return free > 0
 
     def wait(self, instances: Collection[int]) -> None:
         """Queue up for cores that are not free now; who waits already keeps the place."""
@@ -126,6 +172,8 @@ class CoreLeases:
         """Wake whoever waits for cores of this instance and is first in line for all of theirs."""
         if not self._waiting:
             return
+        if instance in self._pool_of:
+            self._wake_pool(self._pool_of[instance])
         rivals = self._rivals[instance]
         before: list[int] = []
         for waiting in self._waiting:
@@ -136,11 +184,22 @@ class CoreLeases:
                     wake()
             before.append(waiting)
 
+    def _wake_pool(self, slots: _Slots) -> None:
+        """Wake those that are first in line for the slots that are free."""
+        free = slots.count - len(slots.held)
+        for waiting in [one for one in self._waiting if one in slots.members][: max(0, free)]:
+            wake = self._wakes.get(waiting)
+            if wake is not None:
+                wake()
+
     def lease(self, instance: int) -> None:
-        """Take the cores; ask `can_lease` first. Taking a lease twice is an error."""
+        """Take the cores, or a slot; ask `can_lease` first. Taking a lease twice is an error."""
         held = self._held
         assert held.isdisjoint(self._rivals[instance]), f"cores of instance {instance} are leased to another"
         assert instance not in held, instance
+        if self._pool_of and (slots := self._pool_of.get(instance)) is not None:
+            assert len(slots.held) < slots.count, f"no slot is free for instance {instance}"
+            slots.held.add(instance)
         held.add(instance)
         self._waiting.pop(instance, None)
         if self._guests:
@@ -149,6 +208,8 @@ class CoreLeases:
     def release(self, instance: int) -> None:
         """Give the cores back, and wake who waits for them."""
         self._held.remove(instance)
+        if self._pool_of and (slots := self._pool_of.get(instance)) is not None:
+            slots.held.remove(instance)
         self._wake_rivals(instance)
         if self._guests:
             self._tell_guests(instance)
@@ -158,10 +219,15 @@ class CoreLeases:
         return [core for instance in self._held for core in self._cores[instance]]
 
     def check(self) -> None:
-        """Assert that every leased core is held once, and that nobody waits who holds or is unknown."""
+        """Assert that every leased core is held once, that no device executes more than its slots allow, and
+        that nobody waits who holds or is unknown.
+        """
         cores = self.executing_cores()
         assert len(cores) == len(set(cores)), sorted(cores)
         assert self._held.isdisjoint(self._waiting), (self._held, self._waiting)
         assert self._waiting.keys() <= self._cores.keys(), self._waiting
         for instance, rivals in self._rivals.items():
             assert rivals == self.sharing(self._cores[instance]) - {instance}, (instance, rivals)
+        for name, slots in self._pools.items():
+            assert slots.held == self._held & slots.members, name
+            assert len(slots.held) <= slots.count, (name, slots.held)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from partita.core.devices import Device
 from partita.core.errors import PartitaError
 from partita.core.footprint import Footprint
 from partita.core.profile import Provenance
@@ -63,9 +64,9 @@ class FootprintStore:
 
 
 def measure_footprint(
-    launch: ModelLaunch, batches: Sequence[int], *, core: int, argv: Sequence[str]
+    launch: ModelLaunch, batches: Sequence[int], *, core: int, argv: Sequence[str], gpu: Device | None = None
 ) -> Footprint | None:
-    """Load a model once, on one core, and execute these batch sizes; what counts is resident memory.
+    """Load a model once, on one core or a GPU, and execute these batch sizes; on a core its process counts.
 
     None where that is impossible: it cannot be loaded, or made-up items cannot be executed.
     """
@@ -79,6 +80,7 @@ def measure_footprint(
             execution_limit_s=launch.load_limit_s,
             max_batch=max(batches),
             memory_at=tuple(batches),
+            gpu=gpu,
         )
         try:
             ready = worker.until_ready()

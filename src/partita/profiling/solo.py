@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partita.core.devices import Device
 from partita.core.errors import ConnectionClosed, LoadFailed, PartitaError
 from partita.core.tensors import DataType
-from partita.engine.instance import ModelLaunch
+from partita.engine.instance import ModelLaunch, gpu_message
 from partita.profiling.inputs import Items, packed, rows, unpacked
 from partita.system.channels import channel_pair
 from partita.system.memory import private_bytes, resident_bytes
-from partita.system.processes import spawn_worker, worker_environment
+from partita.system.processes import gpu_environment, spawn_worker, worker_environment
 from partita.system.shared_memory import SharedMemory
 from partita.wire.codec import decode_from_worker, encode
 from partita.wire.messages import (
@@ -136,7 +137,9 @@ class SoloWorker:
         execution_limit_s: float,
         max_batch: int = _WARM_UP_BATCH,
         memory_at: tuple[int, ...] = (),
+        gpu: Device | None = None,
     ) -> None:
+        """`gpu` is where the model is to be; None = on the cores."""
         self.launch = launch
         self.cores = tuple(cores)
         self.ready: Ready | None = None
@@ -148,7 +151,7 @@ class SoloWorker:
             self._process = spawn_worker(
                 argv,
                 theirs,
-                env=worker_environment(len(cores), launch.process),
+                env={**worker_environment(len(cores), launch.process), **_environment(gpu)},
                 name=f"profile-{len(cores)}",
             )
         except BaseException:
@@ -160,7 +163,7 @@ class SoloWorker:
         try:
             with contextlib.suppress(ConnectionClosed):
                 self._channel.send(
-                    encode(self._start_message(inputs.nbytes, max_batch, memory_at)), [descriptor]
+                    encode(self._start_message(inputs.nbytes, max_batch, memory_at, gpu)), [descriptor]
                 )
         finally:
             os.close(descriptor)
@@ -283,7 +286,9 @@ class SoloWorker:
             os.close(fd)
         return message
 
-    def _start_message(self, arena_bytes: int, max_batch: int, memory_at: tuple[int, ...]) -> Start:
+    def _start_message(
+        self, arena_bytes: int, max_batch: int, memory_at: tuple[int, ...], gpu: Device | None
+    ) -> Start:
         launch = self.launch
         return Start(
             instance=0,
@@ -294,6 +299,7 @@ class SoloWorker:
             cores=self.cores,
             max_batch=max_batch,
             memory_at=memory_at,
+            gpu=None if gpu is None else gpu_message(gpu),
             handler=launch.handler,
             options=launch.options,
             inputs=launch.inputs,
@@ -301,6 +307,10 @@ class SoloWorker:
             input_arena_bytes=arena_bytes,
             output_slots=1,
         )
+
+
+def _environment(gpu: Device | None) -> dict[str, str]:
+    return {} if gpu is None else gpu_environment(gpu)
 
 
 def _output(datatype: DataType, memory: memoryview, output: Output, *, batched: bool) -> NDArray[Any]:

@@ -1,8 +1,10 @@
 """The GPUs of this machine, asked of the driver: nothing numeric is imported for it."""
 
 import csv
+import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from partita.core.devices import MIB
@@ -11,8 +13,12 @@ ASK = ("--query-gpu=index,memory.total", "--format=csv,noheader,nounits")
 _LIMIT_S = 10.0
 
 
-def gpu_memory(root: Path = Path("/"), command: str = "nvidia-smi") -> dict[int, int | None]:
+def gpu_memory(
+    root: Path = Path("/"), command: str = "nvidia-smi", environ: Mapping[str, str] | None = None
+) -> dict[int, int | None]:
     """Return the memory in bytes of every NVIDIA GPU by its number; {} on a machine without any.
+
+    Those that ``CUDA_VISIBLE_DEVICES`` leaves out, by number, do not count.
 
     ``nvidia-smi`` is asked; where it is missing or fails, GPUs are counted below ``/proc/driver/nvidia`` of
     `root`, and their memory is None: not known.
@@ -23,10 +29,20 @@ def gpu_memory(root: Path = Path("/"), command: str = "nvidia-smi") -> dict[int,
             done = subprocess.run(
                 [program, *ASK], check=True, capture_output=True, text=True, timeout=_LIMIT_S
             )
-            return _parsed(done.stdout)
+            return _visible(_parsed(done.stdout), environ)
         except (OSError, subprocess.SubprocessError, ValueError):
             pass
-    return dict.fromkeys(range(len(list((root / "proc/driver/nvidia/gpus").glob("*/information")))))
+    found = dict.fromkeys(range(len(list((root / "proc/driver/nvidia/gpus").glob("*/information")))))
+    return _visible(found, environ)
+
+
+def _visible(found: dict[int, int | None], environ: Mapping[str, str] | None) -> dict[int, int | None]:
+    """Return those that whoever started us lets us use."""
+    named = (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
+    numbers = [part.strip() for part in (named or "").split(",") if part.strip()]
+    if named is None or not all(part.lstrip("-").isdecimal() for part in numbers):  # as by their UUIDs
+        return found
+    return {index: memory for index, memory in found.items() if str(index) in numbers}
 
 
 def _parsed(table: str) -> dict[int, int | None]:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 
+from partita.core.devices import Device
 from partita.core.process_settings import ProcessSettings
 from partita.system.allocators import allocator_environment
 
@@ -45,6 +46,16 @@ def worker_environment(threads: int, settings: ProcessSettings) -> dict[str, str
     if settings.openmp_bind:
         env["OMP_PROC_BIND"] = settings.openmp_bind
     return {**env, **thread_environment(threads)}
+
+
+def gpu_environment(device: Device) -> dict[str, str]:
+    """Return the variables by which a process sees this GPU alone, whose number is 0 there.
+
+    GPUs are numbered as ``nvidia-smi`` does, and not by their speed as CUDA would.
+    """
+    if device.driver:
+        return {}
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(device.index)}
 
 
 class WorkerProcess:

@@ -3,7 +3,7 @@
 import msgspec
 
 from partita.core.errors import PartitaError
-from partita.wire.messages import HeadToWorker, Message, WorkerToHead
+from partita.wire.messages import HeadToHost, HeadToWorker, HostToHead, Message, WorkerToHead
 
 
 class MalformedMessage(PartitaError):
@@ -15,6 +15,8 @@ class MalformedMessage(PartitaError):
 _encoder = msgspec.msgpack.Encoder()
 _from_head = msgspec.msgpack.Decoder(HeadToWorker)
 _from_worker = msgspec.msgpack.Decoder(WorkerToHead)
+_to_host = msgspec.msgpack.Decoder(HeadToHost)
+_from_host = msgspec.msgpack.Decoder(HostToHead)
 
 
 def encode(message: Message) -> bytes:
@@ -34,5 +36,21 @@ def decode_from_worker(frame: bytes) -> WorkerToHead:
     """Decode a frame that a worker sent; raises `MalformedMessage`."""
     try:
         return _from_worker.decode(frame)
+    except msgspec.DecodeError as error:
+        raise MalformedMessage(str(error)) from error
+
+
+def decode_to_host(frame: bytes) -> HeadToHost:
+    """Decode a frame that the head sent to a process of many models; raises `MalformedMessage`."""
+    try:
+        return _to_host.decode(frame)
+    except msgspec.DecodeError as error:
+        raise MalformedMessage(str(error)) from error
+
+
+def decode_from_host(frame: bytes) -> HostToHead:
+    """Decode a frame that a process of many models sent; raises `MalformedMessage`."""
+    try:
+        return _from_host.decode(frame)
     except msgspec.DecodeError as error:
         raise MalformedMessage(str(error)) from error

@@ -17,6 +17,24 @@ class Message(msgspec.Struct, frozen=True, array_like=False, tag=True, omit_defa
 # --- head to worker -------------------------------------------------------------------------------
 
 
+class Gpu(msgspec.Struct, frozen=True):
+    """The GPU that a model is to be loaded onto, as the process sees it."""
+
+    name: str
+    """What the head calls it, ``cuda:0``."""
+    driver: str = ""
+    """``package.module:Class`` of what drives it; "" = CUDA."""
+    index: int = 0
+    memory_bytes: int | None = None
+    """What all models of the process may hold there together; None = as much as there is."""
+
+
+class Adopt(Message, frozen=True):
+    """To a process of many models: serve one more. The worker's end of its channel comes along."""
+
+    instance: int
+
+
 class Start(Message, frozen=True, kw_only=True):
     """First message: everything that the worker needs to load its model. X's descriptor comes along."""
 
@@ -38,6 +56,8 @@ class Start(Message, frozen=True, kw_only=True):
     """The inputs of the handler, where the model file itself does not say them."""
     dimensions: dict[str, int] = {}
     """Sizes for symbolic axes, for warm-up."""
+    gpu: Gpu | None = None
+    """Where the model is to be; None = on the cores."""
     memory_at: tuple[int, ...] = ()
     """Batch sizes to execute once while it warms up, so that `Ready` can say what is held after each."""
     input_arena_bytes: int
@@ -72,6 +92,13 @@ class Stop(Message, frozen=True):
 # --- worker to head -------------------------------------------------------------------------------
 
 
+class Left(Message, frozen=True):
+    """From a process of many models: this one's worker is gone, the others go on."""
+
+    instance: int
+    code: int
+
+
 class Held(msgspec.Struct, frozen=True, array_like=True):
     """What a model held once a batch of so many items had been executed, bytes."""
 
@@ -85,6 +112,9 @@ class Ready(Message, frozen=True, kw_only=True):
     signature: Signature
     load_s: float
     resident_bytes: int
+    """Of the whole process, where it has several models."""
+    device_bytes: int | None = None
+    """What the model holds on its GPU; None on cores."""
     output_arena_bytes: int
     runtime_version: str
     memory: tuple[Held, ...] = ()
@@ -134,3 +164,5 @@ class BatchFailed(Message, frozen=True):
 
 HeadToWorker = Start | Execute | Stop
 WorkerToHead = Ready | StartFailed | BatchDone | BatchFailed
+HeadToHost = Adopt | Stop
+HostToHead = Left

@@ -20,15 +20,21 @@ from partita.system.processes import die_with_parent, thread_environment
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one worker until it is stopped or its head is gone; returns the exit code."""
+    """Run one worker, or one for many models, until its end or its head's; returns the exit code."""
     started_s = time.monotonic()
     parser = argparse.ArgumentParser(prog="partita.worker", description="A worker; the head starts it.")
     parser.add_argument("--channel", type=int, required=True, help="descriptor of the channel to the head")
-    fd = parser.parse_args(argv).channel
+    parser.add_argument("--many", action="store_true", help="serve many models, each over its own channel")
+    given = parser.parse_args(argv)
+    fd = given.channel
     os.set_inheritable(fd, False)
     channel = Channel(socket.socket(fileno=fd))
     die_with_parent(channel.peer_pid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if given.many:
+        from partita.worker import hosting
+
+        return hosting.run(channel)
     try:
         frame, fds = channel.receive()
     except ConnectionClosed:

@@ -1,17 +1,22 @@
 """From `Start` to a model that is ready to run: runtime, handler, signature and warm-up."""
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from partita.core.errors import InvalidInput
+from partita.core.formats import ON_GPUS
 from partita.core.tensors import Signature, TensorSpec
 from partita.system.memory import resident_bytes
 from partita.wire.messages import Held, Start
 from partita.worker.arena import slot_bytes
 from partita.worker.declared import declared_specs
+from partita.worker.gpus.interface import GpuDevice
+from partita.worker.gpus.opening import open_gpu
+from partita.worker.gpus.staging import StagedRuntime, Staging
 from partita.worker.handlers import Stages, load_stages
 from partita.worker.network import Network
 from partita.worker.pipeline import Run, make_pipeline
@@ -33,12 +38,18 @@ class LoadedModel:
     threads_seen: int | None
     user_folder: Path | None
     """Where the user's own code lies, for reasons that name a line of it."""
+    device_bytes: int | None = None
     memory: tuple[Held, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
-def load_model(start: Start) -> LoadedModel:
-    """Load and warm up; raises `InvalidInput`, `MissingExtra`, `LoadFailed` or `MemoryError`."""
+def load_model(start: Start, held: ExitStack) -> LoadedModel:
+    """Load and warm up; raises `InvalidInput`, `MissingExtra`, `LoadFailed` or `MemoryError`.
+
+    What is to be given back once the model is gone is put into `held`.
+    """
+    gpu = None if start.gpu is None else open_gpu(start.gpu)
+    free = 0 if gpu is None else gpu.memory().free
     request = LoadRequest(
         path=start.path,
         model=start.model,
@@ -47,8 +58,15 @@ def load_model(start: Start) -> LoadedModel:
         max_batch=start.max_batch,
         options=start.options,
         inputs=start.inputs,
+        device="cpu" if gpu is None else gpu.name,
+        gpu=gpu,
     )
-    runtime = runtime_loader(start.runtime)(request)
+    runtime = runtime_loader(start.runtime)(request) if gpu is None else _on_gpu(start, request, gpu, held)
+
+    def held_bytes() -> int:
+        """Return what the model holds: its process, or what the GPU has less than before."""
+        return resident_bytes(os.getpid()) or 0 if gpu is None else max(0, free - gpu.memory().free)
+
     network = Network(runtime.infer, runtime.signature)
     stages = _stages(start, request, runtime, network)
     signature = _external_signature(start, runtime.signature, stages)
@@ -60,7 +78,7 @@ def load_model(start: Start) -> LoadedModel:
         dimensions=start.dimensions,
         examples=stages.examples,
         memory_at=start.memory_at,
-        held_bytes=lambda: resident_bytes(os.getpid()) or 0,
+        held_bytes=held_bytes,
     )
     named = Path(start.handler or start.path).name
     if not signature.outputs:
@@ -72,9 +90,24 @@ def load_model(start: Start) -> LoadedModel:
         version=runtime.version,
         threads_seen=runtime.threads_seen,
         user_folder=stages.folder,
+        device_bytes=None if gpu is None else held_bytes(),
         memory=_memory(start, observed, batched=signature.batched),
         warnings=_warnings(observed, stages, runtime, start),
     )
+
+
+def _on_gpu(start: Start, request: LoadRequest, gpu: GpuDevice, held: ExitStack) -> Runtime:
+    """Load onto a GPU; its inputs go through page-locked memory from then on."""
+    if start.runtime not in ON_GPUS:
+        raise InvalidInput(
+            f"runtime {start.runtime} runs on cores, and {start.model} is to be on {gpu.name}; on GPUs run "
+            f"{', '.join(ON_GPUS)}"
+        )
+    size = request.file.stat().st_size if request.file.is_file() else 0
+    held.callback(gpu.charge(size))
+    staging = Staging(gpu)
+    held.callback(staging.close)
+    return StagedRuntime(runtime_loader(start.runtime)(request), staging)
 
 
 def _stages(start: Start, request: LoadRequest, runtime: Runtime, network: Network) -> Stages:

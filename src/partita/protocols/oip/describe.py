@@ -131,7 +131,13 @@ def statistics(service: Service) -> dict[str, Any]:
             for size, batch in sorted(counts.by_batch.items())
         ],
         "memory_usage": [
-            {"type": "CPU", "id": instance.number, "byte_size": instance.ready.resident_bytes}
+            {
+                "type": "CPU" if instance.ready.device_bytes is None else "GPU",
+                "id": instance.number,
+                "byte_size": instance.ready.resident_bytes
+                if instance.ready.device_bytes is None
+                else instance.ready.device_bytes,
+            }
             for instance in service.member.instances.values()
             if instance.ready is not None
         ],

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from partita.core.errors import InvalidInput
 from partita.core.tensors import Signature, TensorSpec
+from partita.worker.gpus.interface import GpuDevice
 
 Batch = dict[str, NDArray[Any]]
 """Arrays by tensor name: (rows, *item shape) of a batched model, else the item itself.
@@ -36,7 +37,9 @@ class LoadRequest:
     options: Mapping[str, Option] = field(default_factory=dict)
     inputs: tuple[TensorSpec, ...] | None = None
     """The inputs, where the model itself does not say them."""
-    device: str = "cpu:0"
+    device: str = "cpu"
+    gpu: GpuDevice | None = None
+    """The GPU to load onto; None = the cores."""
 
     @property
     def file(self) -> Path:

@@ -1,5 +1,7 @@
-"""ONNX Runtime on CPU cores: ``.onnx`` files, and exported torch models."""
+"""ONNX Runtime on CPU cores or a GPU: ``.onnx`` files, and exported torch models."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +50,37 @@ def load(request: LoadRequest) -> "OnnxRuntime":
     if not file.is_file():
         raise InvalidInput(f"there is no file {request.path}")
     try:
-        session = ort.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
-    except MemoryError:
+        with _out_of_memory():
+            session = ort.InferenceSession(str(file), settings, providers=_providers(request))
+    except (MemoryError, LoadFailed):
         raise
     except Exception as error:
         raise LoadFailed(f"ONNX Runtime cannot load {request.path}: {_short(error)}") from error
-    return OnnxRuntime(session, _signature(session, request))
+    _check_providers(session, request)
+    return OnnxRuntime(session, _signature(session, request), is_on_gpu=request.gpu is not None)
+
+
+def _providers(request: LoadRequest) -> list[Any]:
+    return ["CPUExecutionProvider"] if request.gpu is None else request.gpu.onnx_providers()
+
+
+def _check_providers(session: Any, request: LoadRequest) -> None:
+    """Raise `LoadFailed` where ONNX Runtime went on with the cores, which it does without a word."""
+    first = _providers(request)[0]
+    wanted, got = first if isinstance(first, str) else first[0], session.get_providers()
+    if got[0] != wanted:
+        raise LoadFailed(f"ONNX Runtime could not set up its {wanted} for {request.device}; it has {got[0]}")
+
+
+@contextmanager
+def _out_of_memory() -> Iterator[None]:
+    """Turn ONNX Runtime's errors for a full GPU into Python's for want of memory."""
+    try:
+        yield
+    except Exception as error:
+        if any(said in str(error) for said in ("Failed to allocate memory", "out of memory")):
+            raise MemoryError(_short(error)) from error
+        raise
 
 
 def _file(request: LoadRequest) -> Path:
@@ -69,18 +96,21 @@ class OnnxRuntime:
 
     version: str = ort.__version__
 
-    def __init__(self, session: Any, signature: Signature) -> None:
+    def __init__(self, session: Any, signature: Signature, *, is_on_gpu: bool) -> None:
         self.signature = signature
         self.threads_seen: int | None = session.get_session_options().intra_op_num_threads
         self._run = session.run
         self._names = [spec.name for spec in signature.outputs]
+        self._is_on_gpu = is_on_gpu
         self._texts = [spec.name for spec in signature.inputs if spec.datatype is DataType.BYTES]
 
     def infer(self, batch: Batch) -> Batch:
-        """Execute once."""
+        """Execute once. Raises `MemoryError` where the GPU is full."""
         if self._texts:
             batch = {**batch, **{name: _decoded(batch[name]) for name in self._texts}}
-        return dict(zip(self._names, self._run(self._names, batch), strict=True))
+        with _out_of_memory() if self._is_on_gpu else nullcontext():
+            outputs = self._run(self._names, batch)
+        return dict(zip(self._names, outputs, strict=True))
 
 
 def _session_options(request: LoadRequest) -> Any:

@@ -7,6 +7,7 @@ import torch
 
 from partita.worker.runtimes.interface import LoadRequest
 from partita.worker.runtimes.torch_built import OPTIONS, build
+from partita.worker.runtimes.torch_devices import Place
 from partita.worker.runtimes.torch_files import UNPICKLE, load_program
 from partita.worker.runtimes.torch_network import COMMON_OPTIONS, TorchNetwork, set_up_threads
 from partita.worker.runtimes.torch_program import (
@@ -26,7 +27,7 @@ def load(request: LoadRequest) -> TorchNetwork:
 
 def _program(request: LoadRequest) -> TorchNetwork:
     program = load_program(request.file, may_unpickle=request.option(UNPICKLE, False))
-    module = _as_asked(program.module(), request)
+    module = _as_asked(Place(request).take_program(program).module(), request)
     plain = takes_plain_arguments(program)
 
     def call(tensors: Sequence[torch.Tensor]) -> Any:
@@ -42,7 +43,7 @@ def _program(request: LoadRequest) -> TorchNetwork:
 
 def _built(request: LoadRequest) -> TorchNetwork:
     module, signature = build(request)
-    module = _as_asked(module, request)
+    module = _as_asked(Place(request).take(module), request)
     names = [spec.name for spec in signature.inputs]
 
     def call(tensors: Sequence[torch.Tensor]) -> Any:

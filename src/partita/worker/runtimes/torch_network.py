@@ -10,6 +10,7 @@ import torch
 from partita.core.errors import InferenceFailed, InvalidInput
 from partita.core.tensors import Signature, TensorSpec
 from partita.worker.runtimes.interface import Batch, LoadRequest
+from partita.worker.runtimes.torch_devices import Place, out_of_memory
 from partita.worker.runtimes.torch_tensors import check_datatypes, named_outputs, to_array, to_tensor
 
 COMMON_OPTIONS = ("batched", "channels_last", "copy_inputs", "denormals_as_zero", "output_names", "precision")
@@ -53,6 +54,7 @@ class TorchNetwork:
         self._copies = request.option("copy_inputs", writes_inputs)
         self._channels_last = request.option("channels_last", False)
         self._precision = precision_of(request)
+        self._place = Place(request)
 
     @property
     def threads_seen(self) -> int | None:
@@ -63,18 +65,21 @@ class TorchNetwork:
         """Execute once. Raises `InferenceFailed` for inputs or outputs of other names, else as torch does."""
         if len(batch) != len(self._inputs):
             raise InferenceFailed(f"inputs {list(batch)}; there are {[spec.name for spec in self._inputs]}")
-        with torch.inference_mode(), self._autocast():
+        with out_of_memory(), torch.inference_mode(), self._autocast():
             tensors = [self._tensor(batch, spec) for spec in self._inputs]
             outputs = dict(named_outputs(self._call(tensors)))
             if self._names:
                 outputs = _renamed(outputs, self._names)
-            return {name: to_array(self._widened(tensor)) for name, tensor in outputs.items()}
+            widened = {name: self._widened(tensor) for name, tensor in outputs.items()}
+            return {name: to_array(tensor) for name, tensor in self._place.back(widened).items()}
 
     def _tensor(self, batch: Batch, spec: TensorSpec) -> torch.Tensor:
         try:
             tensor = to_tensor(batch[spec.name], spec.datatype)
         except KeyError:
             raise InferenceFailed(f"input {spec.name!r} is missing; there are {list(batch)}") from None
+        if self._place.is_gpu:
+            tensor = self._place.there(tensor)
         if self._channels_last and tensor.ndim == 4:
             return tensor.contiguous(memory_format=torch.channels_last)
         return tensor.clone() if self._copies else tensor
@@ -86,7 +91,7 @@ class TorchNetwork:
     def _autocast(self) -> Any:
         if self._precision == "f32":
             return nullcontext()
-        return torch.autocast("cpu", torch.bfloat16)
+        return torch.autocast(self._place.device.type, torch.bfloat16)
 
 
 def output_names(request: LoadRequest) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from partita.core.errors import InvalidInput, LoadFailed
 from partita.core.tensors import Signature, TensorSpec
 from partita.worker.declared import read_specs
 from partita.worker.runtimes.interface import LoadRequest
+from partita.worker.runtimes.torch_devices import Place
 from partita.worker.runtimes.torch_files import check_file, is_script, short
 from partita.worker.runtimes.torch_network import COMMON_OPTIONS, TorchNetwork, set_up_threads
 
@@ -30,7 +31,7 @@ def load(request: LoadRequest) -> TorchNetwork:
     module, inputs = read_script(request)
     writes = writes_inputs(module)
     signature = Signature(inputs=inputs, outputs=(), batched=request.option("batched", True))
-    module = _optimized(module, request)
+    module = _optimized(Place(request).take(module), request)
     return TorchNetwork(_caller(module), signature, request, writes_inputs=writes)
 
 

@@ -1,0 +1,1 @@
+"""GPUs as a worker sees them."""
