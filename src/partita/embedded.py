@@ -1,6 +1,7 @@
 """The engine inside another Python program: numpy in, numpy out, no socket needed."""
 
 import asyncio
+import mmap
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -198,10 +199,14 @@ class Server:
         *,
         version: str = "",
         timeout_s: float | None = None,
+        copy: bool = True,
     ) -> "Future[Answer]":
-        """Hand a request in and return at once; cancelling the future cancels the request."""
+        """Hand a request in and return at once; cancelling the future cancels the request.
+
+        Without `copy` nobody may write to the inputs before the answer is there.
+        """
         service = self.head.engine.service(model, version)
-        template, buffers = prepare(service.signature, inputs)
+        template, buffers = prepare(service.signature, inputs, copy=copy)
         asked = _Asked(service, template, buffers, timeout_s)
         assert self._loop is not None
         self._loop.call_soon_threadsafe(asked.submit)
@@ -279,9 +284,12 @@ def _array(datatype: DataType, data: Buffer, shape: tuple[int, ...]) -> NDArray[
 
 
 def prepare(
-    signature: Signature, inputs: Mapping[str, ArrayLike] | ArrayLike
+    signature: Signature, inputs: Mapping[str, ArrayLike] | ArrayLike, *, copy: bool = True
 ) -> tuple[Template, list[Buffer]]:
-    """Return arrays as a request's template and its inputs' bytes; raises `InvalidRequest`."""
+    """Return arrays as a request's template and its inputs' bytes; raises `InvalidRequest`.
+
+    Without `copy` the bytes are the arrays' own, where those lie in a row and in memory.
+    """
     if not isinstance(inputs, Mapping):
         if len(signature.inputs) != 1:
             names = ", ".join(spec.name for spec in signature.inputs)
@@ -289,13 +297,13 @@ def prepare(
         inputs = {signature.inputs[0].name: inputs}
     specs = {spec.name: spec for spec in signature.inputs}
     tensors: list[InputTensor] = []
-    packed: dict[str, bytes] = {}
+    packed: dict[str, Buffer] = {}
     for name, value in inputs.items():
         spec = specs.get(name)
         is_text = spec is not None and spec.datatype is DataType.BYTES and not isinstance(value, np.ndarray)
         array = np.array(value, object) if is_text else np.asarray(value)  # numpy's own bytes drop zeros
         datatype = _datatype(name, array, spec.datatype if spec else None)
-        packed[name] = _packed(array, datatype)
+        packed[name] = _packed(array, datatype, copy=copy)
         parameters = InputParameters(binary_data_size=len(packed[name]))
         tensors.append(InputTensor(name, datatype.value, array.shape, parameters))
     template = make_template(InferRequest(inputs=tuple(tensors)), signature)
@@ -311,8 +319,17 @@ def _datatype(name: str, array: NDArray[Any], wanted: DataType | None) -> DataTy
         raise InvalidRequest(f"input {name!r}: dtype {array.dtype} has no datatype here") from None
 
 
-def _packed(array: NDArray[Any], datatype: DataType) -> bytes:
+def _packed(array: NDArray[Any], datatype: DataType, *, copy: bool = True) -> Buffer:
     if datatype is not DataType.BYTES:
-        return np.ascontiguousarray(array).astype(datatype.numpy, copy=False).tobytes()
+        plain = np.ascontiguousarray(array).astype(datatype.numpy, copy=False)
+        return plain.tobytes() if copy or not plain.size or _is_mapped(plain) else plain.data.cast("B")
     raws = [v if isinstance(v, bytes) else str(v).encode("utf-8") for v in array.ravel()]
     return b"".join(len(raw).to_bytes(4, "little") + raw for raw in raws)
+
+
+def _is_mapped(array: NDArray[Any]) -> bool:
+    """Whether it lies in a mapped file, which the head's loop would have to wait for."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, mmap.mmap)

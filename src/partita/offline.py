@@ -29,6 +29,9 @@ _Waiting = tuple[int, Arrays, "Future[Answer]"]
 """(number, items, answer to come) of a segment."""
 _MOST_SEGMENTS = 16
 """Handed in at once: enough to keep all instances busy, and not all of the input in memory twice."""
+_BATCHES_AHEAD = 3
+"""For each instance: one executes, one waits in its channel, one is on its way. Of few segments at once the
+memory is used again while it is in the caches still."""
 
 
 def predict(
@@ -107,7 +110,7 @@ def predict_with(
     total = _length(arrays)
     queue_items = server.head.engine.service(model).settings.rules.max_queue_items
     step = min(segment or server.segment(model) or SEGMENT, queue_items) if signature.batched else 1
-    room = max(1, min(_MOST_SEGMENTS, queue_items // step))
+    room = max(1, min(_segments_at_once(server, model, step), queue_items // step))
     collected: Collected = Joined(np.concatenate if signature.batched else np.stack)
     if output is not None:
         collected = Mapped(Path(output), total, batched=signature.batched)
@@ -126,6 +129,13 @@ def predict_with(
         collected.discard()
     whole.missing = tuple(sorted(missing))
     return whole
+
+
+def _segments_at_once(server: Server, model: str, step: int) -> int:
+    """Return how many segments keep every instance of a model, or of its slowest member, supplied."""
+    instances = list(server.head.engine.service(model).member.instances.values())
+    items = _BATCHES_AHEAD * sum(instance.spec.batch for instance in instances)
+    return min(_MOST_SEGMENTS, max(2, -(-items // step)))
 
 
 def _length(arrays: Mapping[str, NDArray[Any]]) -> int:
@@ -154,7 +164,7 @@ def _in_order(server: Server, model: str, segments: Iterator[Arrays], room: int)
         for number, segment in enumerate(segments):
             if len(waiting) >= room:
                 yield _oldest(server, model, waiting)
-            waiting.append((number, segment, server.submit(model, segment)))
+            waiting.append((number, segment, server.submit(model, segment, copy=False)))
         while waiting:
             yield _oldest(server, model, waiting)
     finally:
@@ -170,7 +180,7 @@ def _oldest(server: Server, model: str, waiting: "deque[_Waiting]") -> Answer:
             return future.result()
         except QueueFull:
             wait(other for _, _, other in waiting)
-            return server.submit(model, segment).result()
+            return server.submit(model, segment, copy=False).result()
     except InvalidRequest:
         raise
     except RequestError as error:

@@ -27,7 +27,8 @@ from partita.core.errors import (
     PayloadTooLarge,
     ShuttingDown,
 )
-from partita.embedded import Server
+from partita.core.tensors import DataType, Signature, TensorSpec
+from partita.embedded import Server, prepare
 from partita.engine.service import ServiceState
 from partita.settings import ModelSettings, ServerSettings, Settings
 from partita.system.addresses import Address
@@ -336,3 +337,16 @@ def test_predict_takes_a_file(tmp_path: Path, suffix: str) -> None:
     np.testing.assert_allclose(outputs["y"], linear(x), rtol=1e-4, atol=1e-5)
     with pytest.raises(InvalidInput, match="cannot read"):
         partita.predict(model, tmp_path / f"y.{suffix}")
+
+
+def test_inputs_are_copied_unless_told_otherwise_and_a_mapped_file_always(tmp_path: Path) -> None:
+    signature = Signature(inputs=(TensorSpec("x", DataType.FP32, (4,)),), outputs=())
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    x.flags.writeable = False
+    np.save(tmp_path / "x.npy", x)
+    mapped = np.asarray(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    cases = [(x, True, False), (x, False, True), (x[:, ::-1], False, False), (mapped[:1], False, False)]
+    for array, copy, shares in cases:
+        _, (buffer,) = prepare(signature, array, copy=copy)
+        assert bytes(buffer) == np.ascontiguousarray(array).tobytes()
+        assert np.shares_memory(np.frombuffer(buffer, np.float32), array) == shares
