@@ -19,6 +19,7 @@ from partita.planning.choices import ProfiledChoices
 from partita.planning.controller import Controller
 from partita.planning.division import Division
 from partita.planning.estimator import EstimatorRules
+from partita.planning.head_core import worker_cores
 from partita.planning.placement import place_beside
 from partita.planning.switching import SwitchRules
 from partita.system.clock import SystemClock
@@ -144,10 +145,11 @@ class Adaptation:
         assert deployment.profile is not None
         most = largest_batch(deployment)
         standing = standing_on(deployment.plan.instances, cores)
+        used = worker_cores(deployment.profile, len(cores))
         return ProfiledChoices(
             optimizer_for(deployment.profile, self.topology, cores, most),
-            cores=len(cores),
-            max_batch=most * len(cores),
+            cores=used,
+            max_batch=most * used,
             place=lambda plan: place_beside(plan, standing, self.topology, cores=cores),
             allowed=cores,
             together=service.settings.rules.policy is Policy.AGGREGATE,

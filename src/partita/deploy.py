@@ -16,6 +16,7 @@ from partita.ensemble_deploy import ensemble_deployment
 from partita.launching import launch_of
 from partita.machines.dispatcher import TURN_S, BatchingRules, Policy
 from partita.planning.division import Party, wanted_cores
+from partita.planning.head_core import worker_cores
 from partita.planning.joint import Demand
 from partita.planning.optimizer import Optimizer
 from partita.planning.placement import place
@@ -240,7 +241,8 @@ def _limited(
     batch = source.settings.batch or source.max_batch
     if profile is not None and profile.points:
         optimizer = optimizer_for(profile, topology, cores, source.max_batch)
-        for found in optimizer.candidates(len(cores), max(batch, least), 2 * len(cores) + 1):
+        used = worker_cores(profile, len(cores))
+        for found in optimizer.candidates(used, max(batch, least), 2 * len(cores) + 1):
             if least <= len(found.instances) <= most:
                 return found
     count = min(max(len(plan.instances), least), most, len(cores))
@@ -254,9 +256,10 @@ def _planned(
     if profile is None or not profile.points:
         return safe_plan(len(cores), source.max_batch)
     optimizer = optimizer_for(profile, topology, cores, source.max_batch)
+    used = worker_cores(profile, len(cores))
     if settings.batch is not None:
-        return optimizer.plan(len(cores), settings.batch)
-    return optimizer.robust(len(cores), source.max_batch)
+        return optimizer.plan(used, settings.batch)
+    return optimizer.robust(used, source.max_batch)
 
 
 def optimizer_for(

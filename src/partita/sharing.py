@@ -20,6 +20,7 @@ from partita.engine.service import Service
 from partita.engine.service_state import ServiceState
 from partita.planning.core_shares import Cores
 from partita.planning.division import Cause, Divided, Division, Outcome, Party, Share
+from partita.planning.head_core import worker_cores
 from partita.planning.joint import Demand
 from partita.planning.optimizer import Optimizer
 from partita.planning.placement import place_beside
@@ -249,9 +250,10 @@ def _plan(
     if now.profile is not None and not now.is_limited:
         most = largest_batch(now)
         optimizer = optimizer_for(now.profile, topology, tuple(cores), most)
+        used = worker_cores(now.profile, len(cores))
         if batch is not None:
-            return optimizer.plan(len(cores), max(1, min(batch, most * len(cores))), early_answers=True)
-        return optimizer.robust(len(cores), most)
+            return optimizer.plan(used, max(1, min(batch, most * used)), early_answers=True)
+        return optimizer.robust(used, most)
     is_safe = [i.threads for i in begun.plan.instances] == [len(begun.cores)]
     if not is_safe and all(set(i.cores) <= set(cores) for i in begun.plan.instances):
         return begun.plan

@@ -197,6 +197,7 @@ def test_workers_run_where_their_plan_says(tmp_path: Path, roams: bool) -> None:
             assert instance.ready.pinned
             assert instance.ready.threads_seen in (None, 1)
             assert os.sched_getaffinity(instance.pid) == (allowed if roams else {core})
+            assert os.sched_getscheduler(instance.pid) == (os.SCHED_BATCH if roams else os.SCHED_OTHER)
 
     run(main)
 

@@ -82,8 +82,8 @@ def test_the_division_is_as_good_as_the_best_of_all(
 THIN = {(1, 1): 40.0, (2, 1): 24.0, (4, 1): 16.0}
 
 
-def demand(name: str, **changes: float) -> Demand:
-    return Demand(name=name, optimizer=optimizer(THIN), batch=1, **changes)
+def demand(name: str, *, weight: float = 1.0, rate: float = 0.0) -> Demand:
+    return Demand(name=name, optimizer=optimizer(THIN), batch=1, weight=weight, rate=rate)
 
 
 def test_a_model_that_counts_more_gets_more() -> None:

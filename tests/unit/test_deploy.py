@@ -10,6 +10,7 @@ from partita.core.profile import Profile, ProfilePoint
 from partita.core.topology import LogicalCpu, Topology
 from partita.deploy import SPIN_BELOW_MS, plan_for, suited, within
 from partita.engine.instance import ModelLaunch
+from partita.planning.head_core import worker_cores
 from partita.settings import ModelSettings
 from partita.sources import ModelSource
 
@@ -79,3 +80,19 @@ def test_an_archives_profile_counts_in_batches_that_its_handler_may_get() -> Non
     assert found.batches == (1, 2, 4)
     assert within(known, replace(archive, runtime="onnxruntime")) is known
     assert within(None, archive) is None
+
+
+@pytest.mark.parametrize(
+    ("item_ms", "cores", "used"),
+    [(0.003, 1, 1), (0.003, 2, 1), (0.089, 2, 1), (0.1, 2, 2), (130.0, 2, 2), (0.1, 16, 15), (1.0, 16, 16)],
+)
+def test_the_head_is_left_a_core_where_it_works_as_hard_as_the_workers(
+    item_ms: float, cores: int, used: int
+) -> None:
+    points = [ProfilePoint(threads=t, batch=b, mean_ms=item_ms * b / t) for t in (1, 2) for b in (1, 8)]
+    assert worker_cores(Profile(points), cores) == used
+
+
+def test_of_a_model_without_a_profile_the_workers_get_all_cores() -> None:
+    assert worker_cores(None, 4) == 4
+    assert worker_cores(Profile([]), 4) == 4

@@ -94,7 +94,8 @@ def pin(cores: Iterable[int]) -> bool:
 def yield_to_waking() -> None:
     """Preempt nobody on waking up: whoever runs on the CPU goes on until it sleeps or its time is over.
 
-    For workers that take turns: the head, which often runs where one wakes, first wakes the others, too.
+    For workers that take turns, and for short executions that may run on more cores than they use: the head,
+    which often runs where one wakes, first wakes the others, too, or sends the rest of what it has.
     """
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -54,6 +54,6 @@ def _prepare(frame: bytes) -> bool:
     start = msgspec.msgpack.decode(frame)
     os.environ.update(thread_environment(start["threads"]))
     cores = start["cores"]
-    if not start.get("owns_cores", True):
+    if not start.get("owns_cores", True) or len(cores) > start["threads"]:
         yield_to_waking()
     return pin(cores) if cores else True
