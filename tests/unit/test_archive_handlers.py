@@ -210,6 +210,43 @@ def test_a_frozen_network_is_used_where_it_answers_alike() -> None:
         assert torch.allclose(frozen(data * 2), original(data * 2), atol=1e-5)
 
 
+def test_a_frozen_network_that_answers_otherwise_later_is_given_up() -> None:
+    original = scripted(Conv())
+    frozen = FrozenScript(original)
+    data = torch.ones(2, 3, 5, 5)
+    with torch.inference_mode():
+        for _ in range(5):
+            frozen(data)
+        for weights in original.parameters():
+            weights.data.zero_()  # by a handler that learns
+        answers = [frozen(data) for _ in range(4)]
+        assert frozen._frozen is None
+        assert torch.equal(answers[2], original(data)), "at the eighth they are compared"
+        assert torch.equal(answers[3], original(data))
+
+
+class InPlace(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x.add_(1.0)
+        return self.layer(x)
+
+
+def test_a_network_that_writes_to_its_input_is_asked_once_for_each_answer() -> None:
+    original = scripted(InPlace())
+    frozen = FrozenScript(original)
+    with torch.inference_mode():
+        expected = original(torch.ones(1, 4))
+        for _ in range(6):
+            data = torch.ones(1, 4)
+            assert torch.allclose(frozen(data), expected, atol=1e-5)
+            assert torch.equal(data, torch.full((1, 4), 2.0))
+    assert frozen._frozen is not None
+
+
 def test_a_network_whose_answers_differ_stays_as_it_is() -> None:
     frozen = FrozenScript(scripted(Random()))
     with torch.inference_mode():
