@@ -104,9 +104,11 @@ class Adaptation:
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._look)
-        served = {service for service in self._engine.versions.values() if service.is_ready}
-        for service in self._adapters.keys() - set(self._engine.versions.values()):
-            self._adapters.pop(service).stop()
+        versions = set(self._engine.versions.values())
+        served = {service for service in versions if service.is_ready}
+        for service in list(self._adapters):
+            if service not in versions or self._engine.deployment(service).is_limited:
+                self._adapters.pop(service).stop()
         for service in served - self._adapters.keys() - self._preparing.keys():
             deployment = self._engine.deployment(service)
             follows = deployment.profile is not None and not deployment.is_limited

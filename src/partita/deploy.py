@@ -163,7 +163,7 @@ def deployment_for(
         cores=cores,
         profile=profile if profile is not None and profile.points else None,
         by_hand=bool(source.settings.instances),
-        is_limited=source.settings.limits_workers,
+        workers=(source.settings.min_workers, source.settings.max_workers),
         weight=source.settings.weight,
     )
 

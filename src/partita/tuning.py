@@ -181,14 +181,17 @@ class Tuning:
 
     async def _serve_by(self, service: Service, source: ModelSource, profile: Profile) -> None:
         """Switch to the plan that the profile asks for, by the ordinary handover."""
-        cores = self._engine.deployment(service).cores
+        deployment, known = self._engine.deployment(service), within(profile, source)
+        least, most = deployment.workers
+        limited = structs.replace(source.settings, min_workers=least, max_workers=most)
 
         def planned() -> Plan:
-            return plan_for(source, self._adaptation.topology, cores, within(profile, source))
+            allowed = replace(source, settings=limited)
+            return plan_for(allowed, self._adaptation.topology, deployment.cores, known)
 
         plan, before = await self._run_aside(planned), service.plan
         service.member.launch = suited(service.member.launch, plan)
-        self._engine.planned_anew(service, plan=plan, profile=profile)
+        self._engine.planned_anew(service, plan=plan, profile=known)
         self._adaptation.forget(service)
         switch = self._adaptation.switch(service.name, plan, "profiled beside its traffic", service.version)
         await switch.until_accepting()

@@ -372,6 +372,18 @@ def test_register_scale_and_unregister(store: Path) -> None:
         assert manage(server, "DELETE", "/models/again")[0] == 404
 
 
+def test_limits_hold_for_a_plan_that_has_as_many_workers_already(store: Path) -> None:
+    with serving(store / "linear.onnx") as server:
+        service, before = server.head.engine.services["linear"], manage(server, "GET", "/models/linear")[1][0]
+        assert (before["minWorkers"], before["maxWorkers"]) == (1, 1)
+        status, said = manage(server, "PUT", "/models/linear?min_worker=1&max_worker=2&synchronous=true")
+        assert (status, said["status"]) == (200, "Workers scaled to 1 for model: linear")
+        assert server.head.engine.services["linear"] is service, "nothing had to be started"
+        assert server.head.engine.deployment(service).is_limited, "no plan leaves the limits from now on"
+        after = manage(server, "GET", "/models/linear")[1][0]
+        assert (after["minWorkers"], after["maxWorkers"]) == (1, 2)
+
+
 REFUSED = {
     "no url": ("POST", "/models", 400, "BadRequestException", "Parameter url is required."),
     "a far url": ("POST", "/models?url=http://h/m.mar", 400, "BadRequestException", "any allowed URL"),

@@ -25,10 +25,15 @@ class Deployment:
     """What the plan was made from, and others can be; None = without a profile, or by hand."""
     by_hand: bool = False
     """Whether somebody has said which instances there are, so that nobody looks for better ones."""
-    is_limited: bool = False
-    """Whether somebody has said how many there may be, so that the plan does not follow the load."""
+    workers: tuple[int | None, int | None] = (None, None)
+    """Fewest and most instances that somebody has said there may be."""
     weight: float = 1.0
     """How much the model's latency counts where several divide the cores."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there are limits for the number of instances, so that the plan does not follow the load."""
+        return self.workers != (None, None)
 
     @property
     def is_fixed(self) -> bool:

@@ -193,6 +193,10 @@ class Engine:
             cores=deployment.cores if cores is None else cores,
         )
 
+    def limit(self, service: Service, least: int | None, most: int | None) -> None:
+        """Let a service have no fewer and no more instances than these, as it has now."""
+        self._deployments[service] = replace(self._deployments[service], workers=(least, most))
+
     async def measure(
         self,
         service: Service,

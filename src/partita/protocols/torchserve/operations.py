@@ -9,6 +9,7 @@ from typing import Any
 
 from partita.core.errors import InvalidRequest, ModelNotFound, PartitaError
 from partita.engine.engine import Engine
+from partita.engine.service import Service
 from partita.protocols.repository import LoadRequest, Repository
 from partita.protocols.torchserve.archives import asked_archive, document_of, is_archive
 from partita.protocols.torchserve.describe import describe, parked
@@ -95,9 +96,17 @@ class TorchServeOperations:
         if not chosen and not waiting:
             raise ModelNotFound(f"Model not found: {name}")
         return [
-            *(describe(one, k.limits if (k := known.get(one.version)) else None) for one in chosen),
+            *(describe(one, self._limits(one, known.get(one.version))) for one in chosen),
             *(parked(name, one) for one in sorted(waiting)),
         ]
+
+    def _limits(self, service: Service, known: Registered | None) -> tuple[int, int]:
+        """Return the least and most workers that a model may have; where nobody says, those that it has."""
+        if known is not None and known.limits is not None:
+            return known.limits
+        count = len(service.member.instances)
+        least, most = self._engine.deployment(service).workers
+        return least or count, most or count
 
     async def customized(self, name: str, version: str) -> list[dict[str, Any]]:
         """Return what a model is, with what its handler says of itself."""
@@ -187,6 +196,8 @@ class TorchServeOperations:
             await self._repository.unload(name, version)
         elif wanted != now:
             await self._repository.load(name, request)
+        elif (service := self._engine.versions.get((name, version))) is not None:
+            self._engine.limit(service, least or None, most)
         self._registered.setdefault(name, {})[version] = Registered(request, version, (least, most))
         return self._workers(name, version)
 
