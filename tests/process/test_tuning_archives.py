@@ -56,7 +56,7 @@ def serving(archive: Path, model: ModelSettings | None = None, **server: object)
         http=local,
         metrics=None,
         management=local,
-        **{"tune_budget_s": 4.0, "tune_slowdown": 100.0, **server},  # type: ignore[arg-type]
+        **{"tune_budget_s": 10.0, "tune_slowdown": 100.0, **server},  # type: ignore[arg-type]
     )
     return Server(
         [archive],
@@ -131,7 +131,7 @@ def test_nothing_is_kept_of_what_clients_ask_where_that_is_switched_off(archive:
 
 def test_the_number_of_workers_and_the_batch_stay_within_limits(archive: Path, mark: str) -> None:
     limits = ModelSettings(max_workers=1, max_batch=4)
-    with serving(archive, limits, tune_budget_s=2.0) as server:
+    with serving(archive, limits, tune_budget_s=8.0) as server:
         for body in bodies():
             ask(server, body)
         tuned(server)
@@ -152,7 +152,7 @@ def test_an_archive_is_profiled_with_bodies_that_the_user_gives(
     (samples / "a form").mkdir(parents=True)
     (samples / "one.bin").write_bytes(b"one")
     (samples / "a form" / "data.bin").write_bytes(b"two")
-    assert run(["profile", str(archive), "--budget", "3", "--max-batch", "2", "--json"]) == 0
+    assert run(["profile", str(archive), "--budget", "8", "--max-batch", "2", "--json"]) == 0
     points = {(p["threads"], p["batch"]) for p in json.loads(capsys.readouterr().out)["points"]}
     assert (1, 1) in points
     limits = ModelSettings(max_batch=2)
