@@ -1,4 +1,5 @@
-"""TorchScript models for the benchmarks, with seeded random weights: ResNet-50, and BERT-base for 64 tokens.
+"""TorchScript models for the benchmarks, with seeded random weights: ResNet-50, BERT-base for 64 tokens, and
+five small ones for which not always the same runtime is the fastest.
 
 ``python -m benchmarks.torch_models [NAME…]`` makes them, in ``benchmarks/models/``; nothing is downloaded.
 Each archive holds ``partita.json``, which says its inputs.
@@ -107,6 +108,82 @@ class Bert(nn.Module):  # type: ignore[misc]
         return y
 
 
+class Separable(nn.Module):  # type: ignore[misc]
+    """Depthwise-separable blocks on images (batch, 3, 64, 64)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers, given = [*_convolution(3, 32, 3, 2), nn.ReLU(inplace=True)], 32
+        for made, stride in ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (256, 1)):
+            depthwise = nn.Conv2d(given, given, 3, stride, 1, groups=given, bias=False)
+            layers += [depthwise, nn.BatchNorm2d(given), nn.ReLU(inplace=True)]
+            layers += [*_convolution(given, made, 1), nn.ReLU(inplace=True)]
+            given = made
+        for layer in layers:
+            if isinstance(layer, nn.Conv2d):  # else so deep a network answers all images alike
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        self.features, self.scores = nn.Sequential(*layers), nn.Linear(given, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 3, 64, 64) to (batch, 10)."""
+        y: Tensor = self.scores(self.features(x).mean((2, 3)))
+        return y
+
+
+class Recurrent(nn.Module):  # type: ignore[misc]
+    """One LSTM layer of 256 units over 32 steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.scores = nn.LSTM(64, 256, batch_first=True), nn.Linear(256, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 32, 64) to (batch, 10)."""
+        states, _ = self.lstm(x)
+        y: Tensor = self.scores(states[:, -1])
+        return y
+
+
+class Lookup(nn.Module):  # type: ignore[misc]
+    """256 rows of a table of 100,000, added up: memory, and hardly any arithmetic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.scores = nn.Embedding(100_000, 64), nn.Linear(64, 10)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(batch, 256) int64 to (batch, 10)."""
+        y: Tensor = self.scores(torch.relu(self.table(rows).sum(1)))
+        return y
+
+
+class Dense(nn.Module):  # type: ignore[misc]
+    """Four dense layers of 16 MiB each."""
+
+    def __init__(self, width: int = 2048) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(width, width), nn.ReLU())))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 2048) to the same."""
+        y: Tensor = self.layers(x)
+        return y
+
+
+class Transformer(nn.Module):  # type: ignore[misc]
+    """Four encoder layers of width 384 over 64 states."""
+
+    def __init__(self, width: int = 384) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(Layer(width, 12, 4 * width) for _ in range(4)))
+        self.scores = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 64, 384) to (batch, 10)."""
+        y: Tensor = self.scores(self.layers(x)[:, 0])
+        return y
+
+
 def _convolution(given: int, made: int, kernel: int, stride: int = 1) -> list[nn.Module]:
     return [nn.Conv2d(given, made, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(made)]
 
@@ -115,8 +192,16 @@ _Maker = Callable[[], nn.Module]
 _MODELS: dict[str, tuple[_Maker, str, tuple[int, ...], str]] = {
     "resnet50": (ResNet50, "x", (3, 224, 224), "FP32"),
     "bert_base": (Bert, "tokens", (TOKENS,), "INT64"),
+    "separable": (Separable, "x", (3, 64, 64), "FP32"),
+    "recurrent": (Recurrent, "x", (32, 64), "FP32"),
+    "lookup": (Lookup, "rows", (256,), "INT64"),
+    "dense": (Dense, "x", (2048,), "FP32"),
+    "transformer": (Transformer, "x", (64, 384), "FP32"),
 }
 """By name: what builds it, and its input's name, item shape and datatype."""
+
+
+VARIED = ("separable", "recurrent", "lookup", "dense", "transformer")
 
 
 def torch_model_path(name: str, folder: Path = FOLDER) -> Path:
