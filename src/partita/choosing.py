@@ -18,7 +18,8 @@ from partita.ensemble_file import EnsembleSource
 from partita.launching import launch_of
 from partita.planning.candidates import candidates
 from partita.profiling.choice_store import choice_path, load_choice, save_choice
-from partita.profiling.choosing import Audience, ChoiceSettings, choose
+from partita.profiling.choice_terms import Audience, ChoiceSettings
+from partita.profiling.choosing import choose
 from partita.profiling.identity import installed_version, model_hash, provenance_of
 from partita.profiling.runner import fullest_socket
 from partita.profiling.store import SaveFailed, cached_path, load_cached, save

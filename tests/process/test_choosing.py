@@ -19,7 +19,7 @@ from partita.deploy import deployments
 from partita.engine.deployment import EnsembleDeployment
 from partita.profiles import Measuring, cached, measured
 from partita.profiling.choice_store import save_choice
-from partita.profiling.choosing import Audience, Step
+from partita.profiling.choice_terms import Audience, Step
 from partita.settings import ServerSettings, load_settings
 from partita.sources import ModelSource, find_models
 from partita.system.cpus import read_topology

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from partita.core.choice import Assessment, Candidate, Choice, Deviation, Speed, Verdict
+from partita.core.formats import is_made_first
 from partita.core.profile import Provenance
 from partita.planning.candidates import candidates, trial_points
 from partita.planning.runtime_choice import decide
 from partita.profiling.choice_store import choice_path, load_choice, save_choice
+from partita.profiling.choice_terms import Schedule
 from partita.system.instructions import instructions
 
 POINTS = [(2, 1), (2, 8), (1, 1), (1, 8)]
@@ -138,3 +140,40 @@ def test_instructions_are_read_from_the_kernel(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu avx2 avx512_vnni\n")
     assert instructions(tmp_path) == {"fpu", "avx2", "avx512_vnni"}
+
+
+class Hands:
+    """A clock that stands until it is set."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def now_s(self) -> float:
+        return self.now
+
+    def wall_s(self) -> float:
+        return self.now
+
+
+def test_what_is_made_once_takes_no_time_of_the_budget_within_limits() -> None:
+    clock = Hands()
+    schedule = Schedule(clock, 30.0)
+    clock.now += 50.0
+    assert schedule.left_s == -20.0
+    schedule.grant(40.0)
+    assert (schedule.elapsed_s, schedule.left_s, schedule.until_s) == (10.0, 20.0, 170.0)
+    schedule.grant(-5.0)
+    assert schedule.left_s == 20.0
+    clock.now += 1000.0
+    schedule.grant(1000.0)
+    assert schedule.grantable_s == 0.0
+    assert schedule.until_s == 100.0 + 30.0 + 90.0
+
+
+def test_torch_models_are_made_into_something_else_for_the_other_runtimes() -> None:
+    assert is_made_first(Path("m.pt"), "onnxruntime")
+    assert is_made_first(Path("m.safetensors"), "openvino")
+    assert is_made_first(Path("m.pt2"), "torch-compile")
+    assert not is_made_first(Path("m.pt"), "torch-script")
+    assert not is_made_first(Path("m.onnx"), "openvino")
+    assert not is_made_first(Path("m.xml"), "openvino")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from partita.cli.profiling import Watch
     from partita.core.choice import Assessment, Candidate, Choice
     from partita.core.profile import Profile
-    from partita.profiling.choosing import Audience, Step
+    from partita.profiling.choice_terms import Audience, Step
 
 _POINTS = 4
 """Most ⟨t, b⟩ that the table shows."""
@@ -25,7 +25,7 @@ def watched_choice(watch: "Watch", name: str, budget_s: float) -> "Iterator[Audi
 
     `watch` is told of the first candidate's profile, the reference's: the least that there is to go on with.
     """
-    from partita.profiling.choosing import Audience
+    from partita.profiling.choice_terms import Audience
 
     reference: list[Candidate] = []
 

@@ -58,6 +58,13 @@ def runtimes_for(file: PurePath, *, factory: bool = False) -> tuple[str, ...]:
     return _BY_SUFFIX.get(file.suffix, ())
 
 
+def is_made_first(file: PurePath, runtime: str) -> bool:
+    """Whether a file is exported or compiled, once, before this runtime can load it."""
+    return runtime == "torch-compile" or (
+        runtime in ("onnxruntime", "openvino") and file.suffix in {".pt2", *_WEIGHTS}
+    )
+
+
 def needs_factory(file: PurePath) -> bool:
     """Whether a file holds weights alone, whatever else is said about it."""
     return file.suffix in _WEIGHTS - set(_BY_SUFFIX)

@@ -4,89 +4,24 @@ The reference is the runtime of the model's own format. A candidate that does no
 computes something else is refused with its reason, and the others go on (DESIGN §5).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from math import isfinite
-from pathlib import Path
 
-from partita.core.choice import Assessment, Candidate, Choice, Verdict
+from partita.core.choice import Assessment, Choice
 from partita.core.clock import Clock
-from partita.core.errors import InvalidInput, LoadFailed
 from partita.core.profile import Profile, Provenance
-from partita.core.tensors import Signature
-from partita.core.topology import Topology
-from partita.engine.instance import ModelLaunch
-from partita.planning.agreement import judge
 from partita.planning.candidates import trial_points
-from partita.planning.halving import Halving, HalvingRules, Trial
+from partita.planning.halving import Halving, Trial
 from partita.planning.runtime_choice import Decision, decide
 from partita.planning.sampling_iterations import IterationRule
-from partita.profiling.calibrating import Reference, reference_of
+from partita.profiling.admitting import FAILURES, Admission
+from partita.profiling.calibrating import Reference
+from partita.profiling.choice_terms import Audience, ChoiceSettings, Schedule
 from partita.profiling.contestant import Contestant, Place
-from partita.profiling.identity import handling_hash, provenance_of
-from partita.profiling.solo import ExecutionFailed, TookTooLong
-from partita.system.memory import available_bytes
+from partita.profiling.identity import handling_hash
 
-FAILURES = (ExecutionFailed, LoadFailed, MemoryError)
-"""What a candidate may fail with, that is no fault of ours or of what the user gave us."""
-
-_ADMISSION_SHARE = 0.6
-"""Of the time, for loading and comparing; the rest is for timing."""
-_REFERENCE_SHARE = 0.1
-"""Of the time, for the reference's own outputs; the other candidates are about as slow."""
-_LEAST_ADMISSION_S = 1.0
-_EXPORT_S, _USUAL_LOADS = 20.0, 5.0
-"""No candidate counts as hanging before it had these seconds, to export the model, and so many times as long
-as the reference took to load; unless there is no time at all."""
 _LEAST_LOAD_S = 3.0
-_ROOM = 3.0
-"""Other candidates' workers end where memory for fewer than this many of the largest is free."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceSettings:
-    """What to choose among, and within which limits. The first candidate is the reference."""
-
-    launch: ModelLaunch
-    model_path: Path
-    candidates: tuple[Candidate, ...]
-    cores: tuple[int, ...]
-    """Cores of the fullest socket: no instance has more."""
-    sockets: tuple[int, ...]
-    """How many cores plans have on each socket."""
-    topology: Topology
-    worker_argv: tuple[str, ...]
-    max_batch: int = 32
-    budget_s: float = 30.0
-    samples: Path | None = None
-    relative_tolerance: float | None = None
-    allowed_deviation: float | None = None
-    execution_limit_s: float = 120.0
-    arena_bytes: int = 1 << 34
-    rules: HalvingRules = field(default_factory=HalvingRules)
-
-    def __post_init__(self) -> None:
-        if not self.candidates or not self.cores or not self.budget_s > 0:
-            raise InvalidInput("choosing a runtime needs a candidate, a core and time")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What is being done, and how much of the time has passed."""
-
-    elapsed_s: float
-    left_s: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Audience:
-    """Who hears of it: `save` of a candidate's profile after every point, `decided` of the best so far."""
-
-    step: Callable[[Step], None] = field(default=lambda _: None)
-    note: Callable[[str], None] = field(default=lambda _: None)
-    save: Callable[[Candidate, Profile], None] = field(default=lambda _, __: None)
-    decided: Callable[[Choice], None] = field(default=lambda _: None)
 
 
 def choose(settings: ChoiceSettings, *, clock: Clock, audience: Audience | None = None) -> Choice:
@@ -103,9 +38,8 @@ class _Contest:
 
     def __init__(self, settings: ChoiceSettings, clock: Clock, audience: Audience) -> None:
         self._settings = settings
-        self._clock = clock
         self._audience = audience
-        self._begun_s = clock.now_s()
+        self._schedule = Schedule(clock, settings.budget_s)
         place = Place(
             cores=settings.cores,
             worker_argv=settings.worker_argv,
@@ -115,6 +49,7 @@ class _Contest:
             note=audience.note,
         )
         self._all = [Contestant(c, settings.launch, place) for c in settings.candidates]
+        self._admission = Admission(settings, self._all, self._schedule, audience)
         self._by_key = {contestant.key: contestant for contestant in self._all}
         self._reference: Reference | None = None
         self._provenance: Provenance | None = None
@@ -127,135 +62,24 @@ class _Contest:
             contestant.close()
 
     def run(self) -> Choice:
-        first, *others = self._all
-        self._reference = self._learn(first)
-        for contestant in others:
-            self._admit(contestant)
+        self._reference, self._provenance = self._admission.learn()
+        for contestant in self._all[1:]:
+            self._admission.admit(contestant, self._reference)
         eligible = [c for c in self._all if c.assessment.is_eligible]
         choice = self._contest(eligible)
         self._audience.decided(choice)
         return choice
 
-    # --- time -------------------------------------------------------------------------------------
-
-    @property
-    def _elapsed_s(self) -> float:
-        return self._clock.now_s() - self._begun_s
-
-    @property
-    def _left_s(self) -> float:
-        return self._settings.budget_s - self._elapsed_s
-
-    def _tell(self, text: str) -> None:
-        self._audience.step(Step(elapsed_s=self._elapsed_s, left_s=max(0.0, self._left_s), text=text))
-
-    # --- admission --------------------------------------------------------------------------------
-
-    def _learn(self, first: Contestant) -> Reference:
-        """Load the reference and have it answer the calibration items."""
-        settings = self._settings
-        self._tell(f"loading {first.key}")
-        first.load(settings.launch.load_limit_s)
-        self._tell(f"{first.key} answers the calibration items")
-        reference = reference_of(
-            first,
-            settings.launch,
-            samples=settings.samples,
-            max_batch=settings.max_batch,
-            seconds=settings.budget_s * _REFERENCE_SHARE,
-            now_s=self._clock.now_s,
-            relative=settings.relative_tolerance,
-        )
-        for note in reference.given.notes:
-            self._audience.note(note)
-        self._provenance = provenance_of(
-            first.launch,
-            model_path=settings.model_path,
-            topology=settings.topology,
-            runtime_version=first.assessment.version,
-            dimensions=reference.given.dimensions,
-            samples=settings.samples,
-        )
-        first.admit(reference.given.items, largest=settings.max_batch)
-        first.assessment = replace(first.assessment, verdict=Verdict.REFERENCE)
-        return reference
-
-    def _admit(self, contestant: Contestant) -> None:
-        """Load a candidate and compare it, if there is time."""
-        reference = self._reference
-        assert reference is not None
-        if not reference.tells_apart:
-            reason = "cannot verify: the reference answers different items alike; give --calibration"
-            contestant.assessment = replace(contestant.assessment, verdict=Verdict.UNVERIFIED, reason=reason)
-            return
-        left_s = self._settings.budget_s * _ADMISSION_SHARE - self._elapsed_s
-        if contestant is not self._all[-1]:  # one that hangs leaves time for the others
-            usual_s = _EXPORT_S + _USUAL_LOADS * (self._all[0].assessment.load_s or 0.0)
-            left_s = min(left_s, max(left_s / 2, usual_s))
-        if left_s < _LEAST_ADMISSION_S:
-            contestant.assessment = replace(
-                contestant.assessment, reason=f"no time within {self._settings.budget_s:.0f} s; give --budget"
-            )
-            return
-        self._tell(f"loading {contestant.key}")
-        self._make_room(contestant)
-        self._try(contestant, lambda c: self._compare(c, reference, left_s))
-
-    def _compare(self, contestant: Contestant, reference: Reference, left_s: float) -> None:
-        settings = self._settings
-        signature = contestant.load(left_s)
-        if wrong := _other_inputs(signature, reference.signature):
-            contestant.refuse(wrong)
-            return
-        self._tell(f"comparing {contestant.key} with the reference")
-        outputs = contestant.outputs(reference.batches)
-        judgement = judge(
-            reference.signature.outputs,
-            reference.outputs,
-            outputs,
-            relative=settings.relative_tolerance,
-            allowed=settings.allowed_deviation if contestant.candidate.precision else None,
-        )
-        contestant.judged(judgement)
-        if judgement.verdict is Verdict.ADMITTED:
-            contestant.admit(reference.given.items, largest=settings.max_batch)
-        else:
-            contestant.rest()
-
     def _start_second(self, contestant: Contestant) -> None:
         """Start one more instance of a candidate that may win, and see what it takes."""
-        if self._left_s < _LEAST_LOAD_S:
+        if self._schedule.left_s < _LEAST_LOAD_S:
             return
-        self._tell(f"starting a second instance of {contestant.key}")
-        self._make_room(contestant)
+        self._admission.tell(f"starting a second instance of {contestant.key}")
+        self._admission.make_room(contestant)
         try:
             contestant.start_second()
         except FAILURES as error:
             self._audience.note(f"{contestant.key}: a second instance does not start: {error or 'no memory'}")
-
-    def _try(self, contestant: Contestant, what: Callable[[Contestant], None]) -> None:
-        """Do it; a candidate that fails is refused and the others go on, but without a reference none can."""
-        try:
-            what(contestant)
-        except FAILURES as error:
-            if contestant is self._all[0]:
-                raise
-            is_late = isinstance(error, TookTooLong) or isinstance(error.__cause__, TookTooLong)
-            if is_late and self._left_s < self._settings.launch.load_limit_s:
-                contestant.give_up(f"{error}: more time (--budget) may help")
-            else:
-                contestant.refuse(str(error) or "out of memory")
-        if contestant.assessment.verdict is Verdict.REFUSED:
-            self._audience.note(f"{contestant.key} is refused: {contestant.assessment.reason}")
-
-    def _make_room(self, contestant: Contestant) -> None:
-        """End the workers of the others where memory is short."""
-        largest = max((c.bench.memory(len(self._settings.cores))[0] or 0 for c in self._all), default=0)
-        free = available_bytes()
-        if free is not None and free < _ROOM * largest:
-            for other in self._all:
-                if other is not contestant:
-                    other.rest()
 
     # --- timing -----------------------------------------------------------------------------------
 
@@ -265,7 +89,7 @@ class _Contest:
         points = self._points()
         halving = Halving([c.key for c in eligible], [*points, *points], settings.rules)
         rounds = 0
-        while (trial := halving.next(self._left_s)) is not None:
+        while (trial := halving.next(self._schedule.left_s)) is not None:
             self._let_go(halving)
             if halving.rounds > rounds:
                 rounds = halving.rounds
@@ -303,12 +127,11 @@ class _Contest:
         contestant = self._by_key[trial.candidate]
         point = (trial.threads, trial.batch)
         items = f"{trial.batch} item{'s' * (trial.batch > 1)}"
-        self._tell(f"{contestant.key}: {trial.threads} thread{'s' * (trial.threads > 1)}, {items}")
-        self._make_room(contestant)
-        until_s = self._begun_s + self._settings.budget_s
+        self._admission.tell(f"{contestant.key}: {trial.threads} thread{'s' * (trial.threads > 1)}, {items}")
+        self._admission.make_room(contestant)
         rule = IterationRule(timed_s=self._settings.rules.visit_s)
         try:
-            mean_ms = contestant.measure(point, rule, until_s=until_s)
+            mean_ms = contestant.measure(point, rule, until_s=self._schedule.until_s)
         except FAILURES as error:
             self._audience.note(
                 f"{contestant.key} cannot run {point[0]} threads, {items}: {error or 'no memory'}"
@@ -367,20 +190,3 @@ class _Contest:
         else:
             reason = "not timed"
         return contestant.assessed(reason, slower if slower is not None and isfinite(slower) else None)
-
-
-def _other_inputs(given: Signature, reference: Signature) -> str:
-    """Return how a candidate's inputs or batch axis differ from the reference's; "" if they do not."""
-    wanted = {spec.name: spec.datatype for spec in reference.inputs}
-    has = {spec.name: spec.datatype for spec in given.inputs}
-    if has != wanted:
-        return f"its inputs are {_told(has)}, the reference's {_told(wanted)}"
-    if [spec.name for spec in given.inputs] != [spec.name for spec in reference.inputs]:
-        return f"its inputs come in the order {', '.join(has)}, the reference's {', '.join(wanted)}"
-    if (given.batched, given.fixed_batch) != (reference.batched, reference.fixed_batch):
-        return "it takes other batches than the reference"
-    return ""
-
-
-def _told(inputs: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} ({datatype})" for name, datatype in inputs.items()) or "none"
