@@ -70,7 +70,7 @@ def test_of_what_the_profile_does_not_know_nothing_is_said() -> None:
 def test_two_plans_are_compared_across_a_switch_and_drift_after_it_changes_nothing() -> None:
     pace = fed(Pace(3), wide(), 1.2)
     assert not pace.is_known(thin(), wide())
-    pace.switched(wide())
+    pace.switched(wide(), 8)
     fed(pace, thin(), 0.9, now_s=10.0)
     assert pace.of(wide(), thin()) / pace.of(thin(), thin()) == pytest.approx(1.2 / 0.9)
     fed(pace, thin(), 2.7, now_s=100.0)
@@ -81,7 +81,7 @@ def test_two_plans_are_compared_across_a_switch_and_drift_after_it_changes_nothi
 
 def test_what_the_instances_before_a_switch_still_finish_does_not_count_for_the_new_ones() -> None:
     pace = fed(Pace(3), wide(), 1.2)
-    pace.switched(wide())
+    pace.switched(wide(), 8)
     pace.observe(thin(), ran(1.0, 9.0))
     assert pace.now is None
     assert fed(pace, thin(), 1.0).now == pytest.approx(1.0)
@@ -89,7 +89,7 @@ def test_what_the_instances_before_a_switch_still_finish_does_not_count_for_the_
 
 def test_a_switch_under_no_load_compares_nothing() -> None:
     pace = Pace(3)
-    pace.switched(wide())
+    pace.switched(wide(), 8)
     fed(pace, thin(), 1.3)
     assert not pace.is_known(wide(), thin())
 
@@ -164,3 +164,16 @@ def test_batches_do_not_grow_where_larger_ones_do_no_more() -> None:
     arrived = round(1.1 * choices().items_per_s(thin()) * one.sample_s)
     drive = Drive(one, pace=lambda _: 1.0).intervals(6, 8.0, arrived=arrived)
     assert {decision.batch for decision in drive.decisions[2:]} == {8}
+
+
+def test_an_item_that_is_alone_gets_the_wide_instances_whatever_they_lose_under_load() -> None:
+    drive = Drive(controller(), pace=lambda plan: 1.6 if threads(plan) == [4] else 1.0)
+    drive.intervals(15, 8.0).intervals(15, 1.0).intervals(15, 8.0)
+    assert [threads(d.target) for d in drive.switches] == [[2, 2], [4], [2, 2]]
+
+
+def test_what_is_seen_between_single_items_compares_nothing() -> None:
+    pace = fed(Pace(3), wide(), 1.2)
+    pace.switched(wide(), 1)
+    fed(pace, thin(), 0.9)
+    assert not pace.is_known(wide(), thin())

@@ -131,7 +131,7 @@ class Controller:
         if decision.cost_s > 0.0:  # one that was warm says nothing of what a load costs
             known = cost_s if known is None else (known + cost_s) / 2.0
         self.history = replace(self.history, failures=0, cost_s=known)
-        self._pace.switched(self.plan)
+        self._pace.switched(self.plan, decision.batch)
         self._choices.left = self.plan if self.plan.cores == decision.target.cores else None
         self.plan = decision.target
         interval_s = self.estimator_rules.interval_s

@@ -65,10 +65,13 @@ class Pace:
         self._relative[old] = (relative, sample.now_s)
         self._relative[kinds(plan)] = (relative * now / before, sample.now_s)
 
-    def switched(self, old: Plan) -> None:
-        """Other instances serve from now on."""
+    def switched(self, old: Plan, batch: int) -> None:
+        """Other instances serve from now on, for about `batch` items at once.
+
+        What an item takes that is alone is not compared: nobody disturbs it.
+        """
         now = self.now
-        self._left = None if now is None else (kinds(old), now)
+        self._left = None if now is None or batch < 2 else (kinds(old), now)
         self._recent.clear()
         self._unsettled = UNSETTLED
 

@@ -35,10 +35,10 @@ class PacedChoices:
         loaded already are worth finding out, and so is going back where they do not.
         """
         plans = [self.profiled.best(batch)]
-        thinner = self.profiled.thinner(self._today(), batch) if self._may_hope else None
+        thinner = self.profiled.thinner(self._today(), batch) if batch > 1 and self._may_hope else None
         if thinner is not None and self._is_warm(thinner):
             plans.append(thinner)
-        if self.left is not None and self._pace.is_known(self.left, self._today()):
+        if batch > 1 and self.left is not None and self._pace.is_known(self.left, self._today()):
             before = self.profiled.rebatched(self.left, batch)
             plans += [] if before is None else [before]
         return min(plans, key=lambda plan: self.latency_ms(plan, batch))
@@ -61,8 +61,12 @@ class PacedChoices:
         return self.profiled.thinner(plan, batch)
 
     def latency_ms(self, plan: Plan, batch: int) -> float:
-        """Return how long the plan as it is takes for this many items that are there at once."""
-        return self._pace_of(plan) * self.profiled.latency_ms(plan, batch)
+        """Return how long the plan as it is takes for this many items that are there at once.
+
+        An item that is alone is disturbed by nobody: what was seen under load says nothing of it.
+        """
+        pace = self._pace_of(plan) if batch > 1 else self._pace.now or 1.0
+        return pace * self.profiled.latency_ms(plan, batch)
 
     def items_per_s(self, plan: Plan) -> float:
         """Return the plan's capacity as it is, with full executions."""
