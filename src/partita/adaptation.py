@@ -2,24 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 from partita.adapter import Adapter
-from partita.core.errors import InvalidInput, PartitaError
-from partita.core.plan import InstanceSpec, Plan
-from partita.deploy import optimizer_for
-from partita.engine.engine import Deployment, Engine
+from partita.core.errors import InvalidInput, PartitaError, SwitchFailed
+from partita.core.plan import Plan
+from partita.engine.engine import Engine, EnsembleDeployment
 from partita.engine.service import Service
 from partita.engine.switching import Switch
-from partita.machines.dispatcher import Policy
+from partita.planners import choices_of
 from partita.planning.choices import ProfiledChoices
 from partita.planning.controller import Controller
 from partita.planning.division import Division
+from partita.planning.ensemble_choices import EnsembleChoices
 from partita.planning.estimator import EstimatorRules
-from partita.planning.head_core import worker_cores
 from partita.planning.placement import place_beside
 from partita.planning.switching import SwitchRules
 from partita.system.clock import SystemClock
@@ -30,26 +28,8 @@ log = logging.getLogger("partita")
 
 LOOK_S = 0.5
 """How often services are looked for that have no controller yet."""
-MOST_BATCH = 256
-"""Largest aggregate batch that plans are made for, for each core."""
 WARM_SHARE = 1 / 8
 """Share of the free memory for workers that are loaded and asleep, where no limit is given."""
-
-
-def largest_batch(deployment: Deployment) -> int:
-    """Return the most items that one instance of a model is given at once."""
-    profiled = [] if deployment.profile is None else [batch for _, batch in deployment.profile.points]
-    return min(MOST_BATCH, max([*(i.batch for i in deployment.plan.instances), *profiled]))
-
-
-def standing_on(instances: Iterable[InstanceSpec], cores: Sequence[int]) -> list[InstanceSpec]:
-    """Return those instances that could stay where a model has only these cores, bound to them."""
-    allowed = set(cores)
-    return [
-        one if allowed.issuperset(one.affinity) else replace(one, affinity=())
-        for one in instances
-        if allowed.issuperset(one.cores)
-    ]
 
 
 class Adaptation:
@@ -111,7 +91,7 @@ class Adaptation:
                 self._adapters.pop(service).stop()
         for service in served - self._adapters.keys() - self._preparing.keys():
             deployment = self._engine.deployment(service)
-            follows = deployment.profile is not None and not deployment.is_limited
+            follows = deployment.is_profiled and not deployment.is_fixed
             if follows and service.member.switcher is not None:
                 self._preparing[service] = asyncio.ensure_future(self._prepare(service))
 
@@ -141,21 +121,6 @@ class Adaptation:
     def _warm_bytes_each(self) -> int:
         """Memory for the sleeping workers of one model, bytes."""
         return self._warm_bytes // max(1, len(self._adapters)) if self._is_shared else self._warm_bytes
-
-    def _choices(self, service: Service, deployment: Deployment) -> ProfiledChoices:
-        cores = deployment.cores
-        assert deployment.profile is not None
-        most = largest_batch(deployment)
-        standing = standing_on(deployment.plan.instances, cores)
-        used = worker_cores(deployment.profile, len(cores))
-        return ProfiledChoices(
-            optimizer_for(deployment.profile, self.topology, cores, most),
-            cores=used,
-            max_batch=most * used,
-            place=lambda plan: place_beside(plan, standing, self.topology, cores=cores),
-            allowed=cores,
-            together=service.settings.rules.policy is Policy.AGGREGATE,
-        )
 
     # --- the division of the cores ----------------------------------------------------------------
 
@@ -191,8 +156,8 @@ class Adaptation:
         if adapter is not None:
             adapter.stay(await self._prepared(service))
 
-    async def _prepared(self, service: Service) -> ProfiledChoices:
-        choices = self._choices(service, self._engine.deployment(service))
+    async def _prepared(self, service: Service) -> ProfiledChoices | EnsembleChoices:
+        choices = choices_of(self._engine.deployment(service), self.topology)
         await self._loop.run_in_executor(self._planner, choices.prepare)
         return choices
 
@@ -240,6 +205,8 @@ class Adaptation:
         """Place a plan and switch to it. Raises `InvalidInput`, `NoFeasiblePlan` or `SwitchFailed`."""
         service = self._engine.service(model, version)
         deployment = self._engine.deployment(service)
+        if isinstance(deployment, EnsembleDeployment):
+            raise SwitchFailed(f"model {model!r} is an ensemble: say which plan it has by `partita allocate`")
         now = self.plan(model, version)
         cores = deployment.cores or tuple(sorted({core for i in now.instances for core in i.cores}))
         if cores:

@@ -80,8 +80,7 @@ class Adapter:
         return None if estimator.depth is None else self._demand.demand(estimator)
 
     def _depth(self) -> int:
-        dispatcher = self._service.member.dispatcher
-        return dispatcher.queue.items + dispatcher.running_items
+        return self._service.member.dispatcher.depth
 
     def _counters(self) -> dict[str, float]:
         counts = self._service.statistics

@@ -15,10 +15,10 @@ from partita.engine.service import ServiceSettings
 from partita.ensemble_deploy import ensemble_deployment
 from partita.launching import launch_of
 from partita.machines.dispatcher import TURN_S, BatchingRules, Policy
+from partita.planners import optimizer_for, planner_of
 from partita.planning.division import Party, wanted_cores
 from partita.planning.head_core import worker_cores
 from partita.planning.joint import Demand
-from partita.planning.optimizer import Optimizer
 from partita.planning.placement import place
 from partita.settings import InstanceSettings, Requirements, ServerSettings
 from partita.sources import ModelSource
@@ -77,7 +77,7 @@ def deployments(
         for source, share in zip(sources, shares, strict=True)
     ]
     if server.adapt:
-        made = _divided_by_profiles(made, sources, server, topology, cores)
+        made = _divided_by_profiles(made, sources, server, topology, cores, profiler)
     others = [
         deployment_for(other, server, topology, one.cores or _cores_of(one.plan), profiler)
         for source, one in zip(sources, made, strict=True)
@@ -92,6 +92,7 @@ def _divided_by_profiles(
     server: ServerSettings,
     topology: Topology,
     cores: tuple[int, ...],
+    profiler: Profiler,
 ) -> list[Deployment]:
     """Plan anew on other cores what is known well enough to divide them better than evenly."""
     parties = [_party(one, topology, cores) for one in made]
@@ -101,7 +102,7 @@ def _divided_by_profiles(
     return [
         one
         if party.is_fixed or wanted[party.name] == party.cores
-        else deployment_for(source, server, topology, wanted[party.name], lambda *_, one=one: one.profile)
+        else deployment_for(source, server, topology, wanted[party.name], profiler)
         for one, party, source in zip(made, parties, sources, strict=True)
     ]
 
@@ -111,10 +112,9 @@ def _party(deployment: Deployment, topology: Topology, cores: tuple[int, ...]) -
     if deployment.is_fixed or not deployment.cores:
         return Party(name=deployment.name, cores=_cores_of(deployment.plan), is_fixed=True)
     demand = None
-    if deployment.profile is not None:
-        largest = max(i.batch for i in deployment.plan.instances)
-        optimizer = optimizer_for(deployment.profile, topology, cores, largest)
-        demand = Demand(name=deployment.name, optimizer=optimizer, batch=1, weight=deployment.weight)
+    if deployment.is_profiled:
+        planner = planner_of(deployment, topology, cores)
+        demand = Demand(name=deployment.name, optimizer=planner, batch=1, weight=deployment.weight)
     return Party(name=deployment.name, cores=deployment.cores, demand=demand)
 
 
@@ -150,7 +150,8 @@ def deployment_for(
 ) -> Deployment:
     """Plan one model, or allocate one ensemble, on these cores. Raises `InvalidInput` or `NoFeasiblePlan`."""
     if source.ensemble is not None:
-        return ensemble_deployment(source, limits_of(source, server), topology, cores)
+        known = None if server.tune is None else profiler  # embedded, nobody waits for members to be measured
+        return ensemble_deployment(source, limits_of(source, server), topology, cores, known)
     source = as_launched(source, topology, server.requirements)
     profile = None if source.settings.instances else within(profiler(source, cores), source)
     plan = plan_for(source, topology, cores, profile)
@@ -260,14 +261,6 @@ def _planned(
     if settings.batch is not None:
         return optimizer.plan(used, settings.batch)
     return optimizer.robust(used, source.max_batch)
-
-
-def optimizer_for(
-    profile: Profile, topology: Topology, cores: tuple[int, ...], max_instance_batch: int
-) -> Optimizer:
-    """Return what chooses among the plans of a model on these cores."""
-    sockets = tuple(map(len, topology.by_socket(cores)))
-    return Optimizer(profile, sockets=sockets, max_instance_batch=max_instance_batch)
 
 
 def safe_plan(cores: int, max_batch: int) -> Plan:

@@ -1,6 +1,6 @@
 """From an ensemble on disk to what the engine serves: launches, rule, and an allocation as a plan."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from partita.allocation_file import Allocation, kept_allocation
@@ -9,6 +9,7 @@ from partita.core.allocation import AllocationMatrix
 from partita.core.devices import Device
 from partita.core.errors import InvalidInput, NoFeasiblePlan
 from partita.core.plan import InstanceSpec, Plan
+from partita.core.profile import Profile
 from partita.core.topology import Topology
 from partita.device_file import check_gpus, devices_for
 from partita.engine.deployment import EnsembleDeployment, MemberDeployment, plan_of
@@ -18,7 +19,9 @@ from partita.engine.service import ServiceSettings
 from partita.ensemble_file import BOXES, RULES, BoxesSettings, EnsembleSource, MemberSource
 from partita.footprints import known as known_footprint
 from partita.launching import launch_of
+from partita.planners import choices_of, first_plan
 from partita.planning.bin_packing import worst_fit_decreasing
+from partita.planning.ensemble_choices import EnsembleChoices
 from partita.sources import ModelSource
 
 Option = str | int | float | bool
@@ -26,12 +29,22 @@ DEFAULT_BATCH = 32
 """Batch size of an ensemble that nobody has allocated."""
 
 
-def ensemble_deployment(
-    source: ModelSource, settings: ServiceSettings, topology: Topology, cores: tuple[int, ...]
-) -> EnsembleDeployment:
-    """Return how an ensemble is served on these cores: as given, as allocated before, else safely.
+Profiler = Callable[[ModelSource, tuple[int, ...]], Profile | None]
+"""As that of `deploy`."""
 
-    Members are executed by what was chosen for them, as single models are, where all are on cores.
+
+def ensemble_deployment(
+    source: ModelSource,
+    settings: ServiceSettings,
+    topology: Topology,
+    cores: tuple[int, ...],
+    profiler: Profiler | None = None,
+) -> EnsembleDeployment:
+    """Return how an ensemble is served on these cores: as given, as allocated before, else by its members'
+    profiles where all have one, else safely.
+
+    Members are executed by what was chosen for them, as single models are, where all are on cores. Only a
+    plan from profiles follows the load.
 
     Raises `InvalidInput`, for an allocation that is given and does not fit as well.
     """
@@ -42,10 +55,37 @@ def ensemble_deployment(
     allocation = source.allocation
     if allocation is None:
         devices = devices_for(None, topology, cores)
-        allocation = kept_allocation(ensemble, devices) or safe_allocation(ensemble, devices)
+        allocation = kept_allocation(ensemble, devices)
+        if allocation is None:
+            made = deployment_of(source, settings, safe_allocation(ensemble, devices))
+            return made if profiler is None else _planned(made, ensemble, topology, cores, profiler)
     else:
         _check_fits(allocation, ensemble, topology)
-    return deployment_of(source, settings, allocation)
+    return replace(deployment_of(source, settings, allocation), by_hand=True)
+
+
+def _planned(
+    made: EnsembleDeployment,
+    ensemble: EnsembleSource,
+    topology: Topology,
+    cores: tuple[int, ...],
+    profiler: Profiler,
+) -> EnsembleDeployment:
+    """Return it with the cores split among the members by their profiles; as it is where one has none."""
+    members = tuple(
+        replace(one, profile=_points(profiler(member.source, cores)))
+        for one, member in zip(made.members, ensemble.members, strict=True)
+    )
+    planned = replace(made, members=members, cores=cores)
+    if not planned.is_profiled:
+        return made
+    choices = choices_of(planned, topology)
+    assert isinstance(choices, EnsembleChoices)
+    return replace(planned, plan=first_plan(choices))
+
+
+def _points(profile: Profile | None) -> Profile | None:
+    return profile if profile is not None and profile.points else None
 
 
 def deployment_of(
@@ -68,6 +108,7 @@ def deployment_of(
         rule=ensemble.rule if ensemble.rule in RULES else "gathered",
         combiner=_combiner(ensemble, source),
         degrades=ensemble.on_member_failure == "degrade",
+        weight=source.settings.weight,
     )
 
 

@@ -9,20 +9,21 @@ from dataclasses import replace
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from partita.adaptation import Adaptation, largest_batch, standing_on
+from partita.adaptation import Adaptation
 from partita.core.errors import PartitaError, SwitchFailed
 from partita.core.plan import Plan
 from partita.core.profile import Profile
 from partita.core.topology import Topology
-from partita.deploy import cores_of, optimizer_for, safe_plan
-from partita.engine.engine import Deployment, Engine
+from partita.deploy import cores_of, safe_plan
+from partita.engine.engine import Deployment, Engine, EnsembleDeployment
 from partita.engine.service import Service
 from partita.engine.service_state import ServiceState
+from partita.planners import choices_of, first_plan, largest_batch, optimizer_for, planner_of, standing_on
 from partita.planning.core_shares import Cores
 from partita.planning.division import Cause, Divided, Division, Outcome, Party, Share
+from partita.planning.ensemble_choices import EnsembleChoices
 from partita.planning.head_core import worker_cores
-from partita.planning.joint import Demand
-from partita.planning.optimizer import Optimizer
+from partita.planning.joint import Demand, Planner
 from partita.planning.placement import place_beside
 from partita.settings import ServerSettings
 from partita.system.clock import SystemClock
@@ -66,7 +67,7 @@ class CoreSharing:
         """When to look at the loads again."""
         self._begun: WeakKeyDictionary[Service, Deployment] = WeakKeyDictionary()
         """What services were started with, of those that were moved since."""
-        self._optimizers: WeakKeyDictionary[Service, tuple[object, Optimizer]] = WeakKeyDictionary()
+        self._planners: WeakKeyDictionary[Service, tuple[object, Planner]] = WeakKeyDictionary()
         self._aside: ThreadPoolExecutor | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -132,25 +133,25 @@ class CoreSharing:
         return Party(name=service.name, cores=deployment.cores, demand=self._demand(service, deployment))
 
     def _demand(self, service: Service, deployment: Deployment) -> Demand | None:
-        if deployment.profile is None or deployment.is_limited or not self._adaptation.adapts:
+        if not deployment.is_profiled or deployment.is_limited or not self._adaptation.adapts:
             return None
         batch, rate = self._adaptation.demand(service) or (1, 0.0)
         return Demand(
             name=service.name,
-            optimizer=self._optimizer(service, deployment, deployment.profile),
+            optimizer=self._planner(service, deployment),
             batch=batch,
             max_batch=largest_batch(deployment) * len(self._cores),
             weight=deployment.weight,
             rate=rate,
         )
 
-    def _optimizer(self, service: Service, deployment: Deployment, profile: Profile) -> Optimizer:
+    def _planner(self, service: Service, deployment: Deployment) -> Planner:
         """Return what plans a model on any of the machine's cores; it remembers its answers."""
-        key = (profile, self._topology, self._cores)
-        known = self._optimizers.get(service)
+        key = (deployment.profile, self._topology, self._cores)
+        known = self._planners.get(service)
         if known is None or known[0] != key:
-            made = optimizer_for(profile, self._topology, self._cores, largest_batch(deployment))
-            known = self._optimizers[service] = (key, made)
+            made = planner_of(deployment, self._topology, self._cores)
+            known = self._planners[service] = (key, made)
         return known[1]
 
     # --- dividing ---------------------------------------------------------------------------------
@@ -215,8 +216,10 @@ class CoreSharing:
         topology, cores = self._topology, share.cores
         batch = share.batch if share.rate else None
         plan = await self._run_aside(lambda: _plan(begun, deployment, topology, cores, batch))
-        standing = standing_on(plan_before.instances, cores)
-        placed = place_beside(plan, standing, topology, cores=cores)
+        placed = plan
+        if not isinstance(deployment, EnsembleDeployment):
+            standing = standing_on(plan_before.instances, cores)
+            placed = place_beside(plan, standing, topology, cores=cores)
         self._engine.planned_anew(service, cores=cores, plan=placed)
         try:
             switch = await self._adaptation.move(service, placed, text)
@@ -247,6 +250,10 @@ def _plan(
     `batch` is what the load asks for; None = not known.
     """
     most = max(i.batch for i in begun.plan.instances)
+    if isinstance(now, EnsembleDeployment):
+        choices = choices_of(replace(now, cores=tuple(cores)), topology)
+        assert isinstance(choices, EnsembleChoices)
+        return first_plan(choices, batch)
     if now.profile is not None and not now.is_limited:
         most = largest_batch(now)
         optimizer = optimizer_for(now.profile, topology, tuple(cores), most)

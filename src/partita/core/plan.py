@@ -68,6 +68,7 @@ class InstanceSpec:
 class Plan:
     """A multiset of instances in canonical order (most threads first, then most items).
 
+    Of several models, members of an ensemble, each takes `batch` items or more.
     Times are milliseconds for one aggregate batch of `batch` items; `expected_ms` comes from profiles
     taken alone, `measured_ms` from running all instances at once.
     """
@@ -85,7 +86,8 @@ class Plan:
         ordered = tuple(sorted(self.instances, key=_canonical))
         object.__setattr__(self, "instances", ordered)
         assert sum(i.threads for i in ordered) <= self.cores, self
-        assert sum(i.batch for i in ordered) == self.batch, self
+        several = len({i.model for i in ordered}) > 1  # each takes a batch of its own
+        assert several or sum(i.batch for i in ordered) == self.batch, self
 
     @property
     def speedup(self) -> float | None:

@@ -1,5 +1,6 @@
 """What an engine is asked to serve: one model, or an ensemble of several."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,11 @@ class Deployment:
         return self.workers != (None, None)
 
     @property
+    def is_profiled(self) -> bool:
+        """Whether plans can be made from what is known of it."""
+        return self.profile is not None
+
+    @property
     def is_fixed(self) -> bool:
         """Whether its cores are its own by somebody's word, however the others are divided."""
         return self.by_hand or self.is_limited
@@ -47,6 +53,8 @@ class MemberDeployment:
 
     launch: ModelLaunch
     role: MemberRole
+    profile: Profile | None = None
+    """What its part of a plan can be made from; None = without a profile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +69,22 @@ class EnsembleDeployment(Deployment):
     degrades: bool = False
     """Whether a request is answered without the members that fail on it."""
 
+    @property
+    def is_profiled(self) -> bool:
+        """Whether plans can be made from what is known of all members."""
+        return all(member.profile is not None for member in self.members)
+
 
 def plan_of(specs: Sequence[InstanceSpec]) -> Plan:
-    """Return these instances as a plan. Where they share cores, its `cores` counts them as often."""
+    """Return these instances as a plan. Where they share cores, its `cores` counts them as often.
+
+    Of several models it takes as many items as the one that takes fewest.
+    """
+    items: Counter[str] = Counter()
+    for spec in specs:
+        items[spec.model] += spec.batch
     return Plan(
-        instances=tuple(specs), cores=sum(s.threads for s in specs), batch=sum(s.batch for s in specs)
+        instances=tuple(specs),
+        cores=sum(s.threads for s in specs),
+        batch=min(items.values(), default=0),
     )

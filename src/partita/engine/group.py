@@ -18,8 +18,9 @@ from partita.engine.branch import Branch
 from partita.engine.deployment import MemberDeployment, plan_of
 from partita.engine.ensemble_signature import Combined, combine_signatures
 from partita.engine.group_job import GroupDispatcher, GroupJob, absent_job
+from partita.engine.group_switching import GroupSwitcher
 from partita.engine.instance import Instance, ModelLaunch
-from partita.engine.member import InstanceFactory, Member, MemberOwner
+from partita.engine.member import ArrivalMeter, InstanceFactory, Member, MemberOwner
 from partita.engine.request import Buffer, DegradedShapes, Request, Shapes
 from partita.engine.statistics import Statistics
 from partita.machines.accumulator import Accumulator
@@ -57,9 +58,6 @@ class SecondStage(Protocol):
 class MemberGroup:
     """The members of one ensemble, and the one member that its service sees."""
 
-    switcher = None
-    """An ensemble keeps the plan that it was started with."""
-
     def __init__(
         self,
         name: str,
@@ -95,6 +93,11 @@ class MemberGroup:
         ]
         for branch in self.branches:
             branch.member.beside = [other.member for other in self.branches]
+        self.switcher: GroupSwitcher | None = None
+        """Sees to changes of plan, from the start on."""
+        self.meter: ArrivalMeter | None = None
+        """Whoever wants to know the depth that arriving items find."""
+        self._loop, self._clock = loop, clock
         self.live: dict[GroupJob, None] = {}
         """Jobs that were admitted and have not ended."""
         self.dispatcher = GroupDispatcher(self)
@@ -103,6 +106,7 @@ class MemberGroup:
 
     def start(self, plan: Plan, numbers: Iterator[int]) -> None:
         """Start the plan's instances: each names the member that it is of."""
+        self.switcher = GroupSwitcher(self, plan, loop=self._loop, clock=self._clock)
         for branch in self.branches:
             own = [spec for spec in plan.instances if spec.model == branch.role.name]
             branch.member.enlist(plan_of(own), numbers)
@@ -111,6 +115,8 @@ class MemberGroup:
 
     def close_switcher(self) -> None:
         """Begin no change of plan any more."""
+        if self.switcher is not None:
+            self.switcher.close()
         for member in self._everyone:
             member.close_switcher()
 
@@ -180,6 +186,8 @@ class MemberGroup:
                 jobs.append(absent_job(request))
         job = GroupJob(self, request, jobs, accumulator)
         self.live[job] = None
+        if self.meter is not None:
+            self.meter.arrived(request.n_items, self.dispatcher.depth)
         return job
 
     def forget_job(self, job: GroupJob) -> None:
@@ -247,6 +255,10 @@ class MemberGroup:
                 self.signature = self.combined.signature
         if self.signature is not None and self.ready_instances:
             self._owner.member_ready(self)
+
+    def plan_changed(self, plan: Plan) -> None:
+        """Another plan is in force for all members."""
+        self._owner.plan_changed(plan)
 
     def count_deaths(self) -> None:
         """Some member's worker may have died."""

@@ -66,6 +66,16 @@ class GroupDispatcher:
         """Items being executed, over all members."""
         return sum(branch.member.dispatcher.running_items for branch in self._group.branches)
 
+    @property
+    def depth(self) -> int:
+        """Items queued and in flight, of the member that is furthest behind."""
+        return max(branch.member.dispatcher.depth for branch in self._group.branches)
+
+    @property
+    def timeouts(self) -> int:
+        """Batches that were formed because the batch timeout had passed, over all members."""
+        return sum(branch.member.dispatcher.timeouts for branch in self._group.branches)
+
     def check(self) -> None:
         """Assert every member's laws, and that nothing waits for a request that has ended."""
         live = {id(job.owner) for job in self._group.live}

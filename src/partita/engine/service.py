@@ -120,7 +120,7 @@ class Service:
         """Change to another placed plan without losing a request; the switch tells what becomes of it."""
         switcher = self.member.switcher
         if switcher is None:
-            raise SwitchFailed(f"model {self.name!r} is an ensemble, which keeps its plan")
+            raise SwitchFailed(f"model {self.name!r} was not started")
         return switcher.switch(plan, reason)
 
     def plan_changed(self, plan: Plan) -> None:

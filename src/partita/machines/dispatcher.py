@@ -138,6 +138,11 @@ class Dispatcher:
         taking = (s for s in self._seats.values() if not s.retiring)
         self._by_size = sorted(taking, key=lambda s: (-s.threads, -s.batch, s.instance))
 
+    @property
+    def depth(self) -> int:
+        """Items queued and in flight."""
+        return self.queue.items + self.running_items
+
     # --- jobs -------------------------------------------------------------------------------------
 
     def can_admit(self, n_items: int) -> bool:

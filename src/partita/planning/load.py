@@ -187,4 +187,5 @@ def _together(plan: Plan, samples: Iterable[Sample]) -> float:
     """Return how many items the instances got at once, one batch each: B where batches are full."""
     samples = list(samples)
     mean = _mean(sum(s.batch_items for s in samples), sum(s.batches for s in samples))
-    return float(plan.batch) if mean is None else mean * len(plan.instances)
+    models = len({instance.model for instance in plan.instances})  # each member gets every item
+    return float(plan.batch) if mean is None else mean * len(plan.instances) / models

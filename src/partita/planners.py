@@ -1,0 +1,93 @@
+"""What plans a model or an ensemble while it serves, made from what is known of it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from partita.core.plan import InstanceSpec, Plan
+from partita.core.profile import Profile
+from partita.core.topology import Topology
+from partita.engine.deployment import Deployment, EnsembleDeployment
+from partita.machines.dispatcher import Policy
+from partita.planning.choices import ProfiledChoices
+from partita.planning.ensemble_choices import EnsembleChoices, EnsemblePlanner
+from partita.planning.head_core import worker_cores
+from partita.planning.joint import Planner
+from partita.planning.optimizer import Optimizer
+from partita.planning.placement import place, place_beside
+
+MOST_BATCH = 256
+"""Largest aggregate batch that plans are made for, for each core."""
+FIRST_BATCH = 32
+"""Items that an ensemble's instances take where its load is not known."""
+
+
+def optimizer_for(
+    profile: Profile, topology: Topology, cores: tuple[int, ...], max_instance_batch: int
+) -> Optimizer:
+    """Return what chooses among the plans of a model on these cores."""
+    sockets = tuple(map(len, topology.by_socket(cores)))
+    return Optimizer(profile, sockets=sockets, max_instance_batch=max_instance_batch)
+
+
+def profiles_of(deployment: Deployment) -> dict[str, Profile]:
+    """Return the profiles that plans are made from, by member; one without a name for a single model."""
+    if isinstance(deployment, EnsembleDeployment):
+        return {m.role.name: m.profile for m in deployment.members if m.profile is not None}
+    return {} if deployment.profile is None else {"": deployment.profile}
+
+
+def largest_batch(deployment: Deployment) -> int:
+    """Return the most items that one instance of a model is given at once."""
+    profiled = [batch for one in profiles_of(deployment).values() for _, batch in one.points]
+    return min(MOST_BATCH, max([*(i.batch for i in deployment.plan.instances), *profiled]))
+
+
+def standing_on(instances: Iterable[InstanceSpec], cores: Sequence[int]) -> list[InstanceSpec]:
+    """Return those instances that could stay where a model has only these cores, bound to them."""
+    allowed = set(cores)
+    return [
+        one if allowed.issuperset(one.affinity) else replace(one, affinity=())
+        for one in instances
+        if allowed.issuperset(one.cores)
+    ]
+
+
+def planner_of(deployment: Deployment, topology: Topology, cores: tuple[int, ...]) -> Planner:
+    """Return what plans a profiled model, or ensemble, on any number of these cores."""
+    most = largest_batch(deployment)
+    made = {name: optimizer_for(one, topology, cores, most) for name, one in profiles_of(deployment).items()}
+    return EnsemblePlanner(made) if isinstance(deployment, EnsembleDeployment) else made[""]
+
+
+def choices_of(deployment: Deployment, topology: Topology) -> ProfiledChoices | EnsembleChoices:
+    """Return what there is to choose from at run time for a profiled model, or ensemble, on its cores."""
+    cores, most = deployment.cores, largest_batch(deployment)
+    together = deployment.settings.rules.policy is Policy.AGGREGATE
+    made = {name: optimizer_for(one, topology, cores, most) for name, one in profiles_of(deployment).items()}
+    if isinstance(deployment, EnsembleDeployment):
+        return EnsembleChoices(
+            made,
+            cores=len(cores),
+            max_batch=most * len(cores),
+            place=lambda plan: place(plan, topology, cores=cores),
+            allowed=cores,
+            together=together,
+        )
+    standing = standing_on(deployment.plan.instances, cores)
+    used = worker_cores(deployment.profile, len(cores))
+    return ProfiledChoices(
+        made[""],
+        cores=used,
+        max_batch=most * used,
+        place=lambda plan: place_beside(plan, standing, topology, cores=cores),
+        allowed=cores,
+        together=together,
+    )
+
+
+def first_plan(choices: EnsembleChoices, batch: int | None = None) -> Plan:
+    """Return the plan of an ensemble for a load; for one that is not known the soonest for one item."""
+    if batch is not None:
+        return choices.best(max(1, min(batch, choices.max_batch)))
+    plan = choices.best(1)
+    return choices.rebatched(plan, min(FIRST_BATCH, choices.max_batch)) or plan
