@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figure, load_average, report
-from partita.system.processes import die_with_parent
+from partita.system.parent import die_with_parent
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

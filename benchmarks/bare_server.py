@@ -18,7 +18,7 @@ from typing import cast
 import numpy as np
 import uvloop
 
-from partita.system.processes import die_with_parent
+from partita.system.parent import die_with_parent
 
 WIDTH_IN, WIDTH_OUT, MAX_BATCH = 64, 10, 32
 ROW_IN, ROW_OUT = 4 * WIDTH_IN, 4 * WIDTH_OUT

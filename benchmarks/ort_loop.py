@@ -20,7 +20,7 @@ from time import perf_counter
 
 import numpy as np
 
-from partita.system.processes import die_with_parent
+from partita.system.parent import die_with_parent
 
 
 @dataclass(frozen=True, slots=True)

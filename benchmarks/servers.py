@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from partita.system.processes import die_with_parent
+from partita.system.parent import die_with_parent
 
 READY_S = 180.0
 STOP_S = 20.0

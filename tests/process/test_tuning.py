@@ -265,7 +265,7 @@ def test_a_measuring_process_that_is_killed_leaves_the_model_with_its_plan(tmp_p
         workers = {instance.pid for instance in service.member.instances.values()}
         wait_for(lambda: (server.head.adaptation.tuning("m") or {"points": 0})["points"])
         for pid in marked(mark):
-            if b"partita.profiling.beside" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"partita.profiling" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
         wait_for(lambda: state(server) == TuningState.FAILED)
         assert "status -9" in server.head.adaptation.tuning("m")["reason"]  # type: ignore[index]

@@ -1,6 +1,10 @@
 """Machines described by files: what the process may use of them."""
 
 import os
+import platform
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +14,15 @@ from hypothesis import strategies as st
 from partita.core.errors import InvalidInput
 from partita.core.topology import LogicalCpu, Topology
 from partita.system.cgroups import cpu_quota, memory_limit
-from partita.system.cpus import allowed_cpus, format_cores, parse_cores, pin, read_topology, select_cores
+from partita.system.cpus import (
+    allowed_cpus,
+    format_cores,
+    parse_cores,
+    pin,
+    read_topology,
+    select_cores,
+    wake_promptly,
+)
 from partita.system.memory import available_bytes, resident_bytes
 
 GIB = 1 << 30
@@ -315,3 +327,19 @@ def test_cores_are_told_apart_by_socket_in_the_order_given() -> None:
     topology = Topology(cpus=cpus)
     assert topology.by_socket((5, 2, 1, 0, 99)) == ((2, 0), (5, 1))
     assert topology.by_socket(()) == ()
+
+
+def test_a_thread_that_wakes_promptly_leaves_its_children_as_they_would_be() -> None:
+    with ThreadPoolExecutor(1) as one:  # a thread of its own: it cannot be undone
+        is_done = one.submit(wake_promptly).result()
+        nice, again = (
+            one.submit(os.getpriority, os.PRIO_PROCESS, 0).result(),
+            one.submit(wake_promptly).result(),
+        )
+        shown = one.submit(subprocess.check_output, [sys.executable, "-c", POLICY], text=True).result()
+    assert (nice, again) == (os.getpriority(os.PRIO_PROCESS, 0), is_done)
+    assert shown.split() == [str(os.SCHED_OTHER), str(nice)]
+    assert is_done or platform.machine() not in ("x86_64", "aarch64") or nice < 0
+
+
+POLICY = "import os; print(os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))"

@@ -25,10 +25,18 @@ class Loading:
 
     def __init__(self) -> None:
         self.turns: list[tuple[int, ...]] = []
+        self.is_back = self.listens = False
 
     def yield_to(self, free: Collection[int]) -> bool:
         self.turns.append(tuple(free))
         return True
+
+    def step_back(self) -> None:
+        self.is_back = True
+
+    def step_forward(self) -> bool:
+        self.is_back = not self.listens
+        return self.listens
 
     def go_home(self) -> None:
         self.turns.append((0,))
@@ -68,6 +76,21 @@ def test_what_can_wait_loads_as_soon_as_a_core_is_free() -> None:
         leases.release(BUSY)
         await asyncio.sleep(10 * pacing.SETTLE_S)
         assert instance.turns[-1] == (0,)
+        pacer.stop()
+
+    asyncio.run(main())
+
+
+def test_it_is_held_back_until_it_can_be_stopped() -> None:
+    async def main() -> None:
+        instance = Loading()
+        pacer = made(CoreLeases(), instance, is_urgent=True)
+        pacer.start()
+        await asyncio.sleep(3 * pacing.AGAIN_S)
+        was_back = instance.is_back
+        instance.listens = True
+        await asyncio.sleep(3 * pacing.AGAIN_S)
+        assert (was_back, instance.is_back) == (True, False)
         pacer.stop()
 
     asyncio.run(main())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from partita.core.errors import PartitaError
 from partita.loadgen.target import Target, Unreachable
-from partita.system.processes import die_with_parent
+from partita.system.parent import die_with_parent
 
 _READY_WITHIN_S = 300.0
 _STOP_WITHIN_S = 40.0

@@ -48,6 +48,11 @@ class HostedWorker:
             self.pidfd = -1
         return self._code
 
+    @property
+    def dies_with_us(self) -> bool:
+        """Whether it ends when its head does: its host sees to that."""
+        return True
+
     def kill(self) -> None:
         """End it at once, and the process with it, since a thread cannot be: its other models start anew."""
         self._host.process.kill()

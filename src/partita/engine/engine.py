@@ -27,6 +27,7 @@ from partita.machines.leases import CoreLeases
 from partita.machines.tuning_pace import PaceRules
 from partita.machines.worker_life import RestartRules
 from partita.system.clock import SystemClock
+from partita.system.cpus import wake_promptly
 from partita.system.shared_memory import SharedMemory
 
 WORKER_ARGV = (sys.executable, "-P", "-m", "partita.worker")
@@ -62,6 +63,7 @@ class Engine:
         self._argv = worker_argv
         self._numbers = count(1)
         self._hosts = DeviceHosts(worker_argv, loop)
+        self._has_started = False
 
     def add(self, deployment: Deployment) -> Service:
         """Start serving a model (`Service.until_ready` waits for it).
@@ -88,7 +90,14 @@ class Engine:
         )
         self._unpublished.add(service)
         self._deployments[service] = deployment
+        if not self._has_started:
+            self._has_started = True
+            wake_promptly()  # a worker that loads where the loop runs held up answers for milliseconds
+        is_alone = not any(other.is_ready for other in self.services.values())
         service.start(plan, self._numbers)
+        if not is_alone:
+            for instance in service.member.instances.values():
+                instance.step_back()
         return service
 
     def _service_for(self, deployment: Deployment, **parts: Any) -> Service:

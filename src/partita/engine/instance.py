@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 
@@ -15,6 +14,7 @@ from partita.core.plan import InstanceSpec
 from partita.core.process_settings import ProcessSettings
 from partita.core.tensors import Signature, TensorSpec
 from partita.engine.device_host import DeviceHosts, HostedWorker
+from partita.engine.owner import Owner
 from partita.machines.worker_life import GiveUp, Instruction, RestartRules, State, WakeAt, WorkerLife
 from partita.system.channels import Channel, channel_pair
 from partita.system.processes import WorkerProcess, spawn_worker, worker_environment
@@ -58,25 +58,6 @@ class ModelLaunch:
     def gpu(self, spec: InstanceSpec) -> Device | None:
         """Return the GPU that an instance is on; None on cores."""
         return next((gpu for gpu in self.gpus if gpu.name == spec.device), None)
-
-
-class Owner(Protocol):
-    """Who is told what becomes of an instance."""
-
-    def instance_ready(self, instance: "Instance") -> None:
-        """It has loaded and warmed up."""
-
-    def instance_lost(self, instance: "Instance", reason: str) -> None:
-        """Its process is gone and reaped; it may come back."""
-
-    def instance_gave_up(self, instance: "Instance", reason: str) -> None:
-        """It will not come back."""
-
-    def batch_done(self, instance: "Instance", done: BatchDone) -> None:
-        """Its oldest batch was executed."""
-
-    def batch_failed(self, instance: "Instance", failed: BatchFailed) -> None:
-        """Its oldest batch raised."""
 
 
 class Instance:
@@ -151,6 +132,24 @@ class Instance:
         self.life.started()
         self._launch()
 
+    def step_back(self) -> None:
+        """Leave it only what others do not need of the CPU, until it is ready or `step_forward`."""
+        self._give_share(full=False)
+
+    def step_forward(self) -> bool:
+        """Take that back once it can be stopped, which is better; returns whether it could be by now."""
+        if not self._may_be_stopped:
+            return False
+        self._give_share(full=True)
+        return True
+
+    @property
+    def _may_be_stopped(self) -> bool:
+        """Whether it would die with its head even so."""
+        if self._process is None or self._channel is None:
+            return False
+        return self._process.dies_with_us or self._channel.is_read
+
     def yield_to(self, free: Collection[int]) -> bool:
         """While it loads, run only on these of its cores; on none, stop for now.
 
@@ -162,7 +161,7 @@ class Instance:
             self._process.confine(free)
             self._resume()
         elif self._paused_at_s is None and self.life.state is State.STARTING:
-            if not self._channel.is_read:
+            if not self._may_be_stopped:
                 return False
             self._paused_at_s = self._clock.now_s()
             self._process.pause()
@@ -199,6 +198,9 @@ class Instance:
         else:
             assert self._hosts is not None, "an instance on a GPU needs a host"
             self._process = self._hosts.adopt(gpu, self.number, theirs)
+        home = self.spec.affinity or self.spec.cores
+        if home:  # it pins itself when it knows where; until then it would start anywhere
+            self._process.confine(home)
         self._loop.add_reader(self._channel.fileno(), self._readable)
         self._loop.add_reader(self._process.pidfd, self._ended)
         self._timer = self._loop.call_later(self.launch.load_limit_s, self._load_timed_out)

@@ -8,7 +8,9 @@ from contextlib import suppress
 
 from partita.core.clock import Clock
 from partita.core.errors import ConnectionClosed, PartitaError
+from partita.engine.beginner import Beginner
 from partita.engine.guest import Guest
+from partita.engine.pacing import Pacer
 from partita.engine.service import Service
 from partita.engine.tuning_report import TuningReport, TuningState
 from partita.machines.leases import CoreLeases
@@ -35,9 +37,10 @@ from partita.wire.tuning import (
 
 log = logging.getLogger("partita")
 
-MEASURING_ARGV = (sys.executable, "-P", "-m", "partita.profiling.beside")
+MEASURING_ARGV = (sys.executable, "-P", "-m", "partita.profiling")
 """How it is started; the engine knows no more of it than this."""
 SAMPLE_S = 0.1
+SETTLE_SAMPLES = 10
 _END_S = 2.0
 _PHASES = {
     Phase.IDLE: TuningState.IDLE,
@@ -82,38 +85,60 @@ class Measuring:
         self._channel: Channel | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ended = asyncio.Event()
+        self._rested = asyncio.Event()
+        self._unsettled = SETTLE_SAMPLES if service.statistics.in_flight() else 0
+        """Samples that still tell of what prepared this, and not of the traffic alone."""
+        self._pacer: Pacer | None = None
 
     async def run(self, assignment: bytes, calls: SharedMemory | None = None) -> bytes:
         """Return the profile as its store writes it; `calls` are what an archive is measured with.
 
-        Raises `MeasuringFailed`.
+        Nothing is begun before it is known how soon answers come without it. Raises `MeasuringFailed`.
         """
+        latencies = self._service.statistics.latencies
+        latencies.fold()  # those of before say nothing of how it is now
+        latencies.tap_s = []
+        self._sample()
+        try:
+            await self._rested.wait()
+            self._begin_process(assignment, calls)
+            return await self._outcome
+        finally:
+            await self._end()
+
+    def _begin_process(self, assignment: bytes, calls: SharedMemory | None) -> None:
         self._channel, theirs = channel_pair()
         environment = thread_environment(1)
         name = f"{self._service.name}-measuring"
         self._process = spawn_worker(MEASURING_ARGV, theirs, env=environment, name=name)
         self._loop.add_reader(self._channel.fileno(), self._readable)
         self._loop.add_reader(self._process.pidfd, self._has_ended)
-        self._service.statistics.latencies.tap_s = []
-        self._sample()
-        try:
-            if calls is None:
-                self._send(Measure(assignment))
-            else:
-                self._send_with(Measure(assignment, calls.nbytes), calls)
-            return await self._outcome
-        finally:
-            await self._end()
+        plan = self._service.plan
+        cores = sorted({core for one in plan.instances for core in one.cores}) if plan is not None else []
+        beginner = Beginner(self._number, self._process, tuple(cores))
+        self._pacer = Pacer(beginner, self._leases, loop=self._loop, clock=self._clock)
+        self._pacer.start()
+        if calls is None:
+            self._send(Measure(assignment))
+        else:
+            self._send_with(Measure(assignment, calls.nbytes), calls)
+
+    def _has_begun(self) -> None:
+        """It has imported all that it needs, and asks for its turns from now on."""
+        if self._pacer is not None:
+            self._pacer.stop()
+            self._pacer = None
 
     async def _end(self) -> None:
         """Leave nothing of it."""
-        assert self._process is not None
-        assert self._channel is not None
         self._service.statistics.latencies.tap_s = None
         if self._timer is not None:
             self._timer.cancel()
+        self._has_begun()
         if self._guest.is_busy:
             self._guest.end()
+        if self._process is None or self._channel is None:
+            return
         self._process.kill()
         await self._ended.wait()
         self._loop.remove_reader(self._channel.fileno())
@@ -175,6 +200,7 @@ class Measuring:
 
     def _take(self, message: FromMeasuring) -> None:
         report = self._report
+        self._has_begun()
         match message:
             case Want():
                 self._begin(message)
@@ -238,12 +264,17 @@ class Measuring:
         latencies, dispatcher = self._service.statistics.latencies, self._service.member.dispatcher
         latencies.fold()
         new_s, latencies.tap_s = latencies.tap_s or [], []
+        if self._unsettled:
+            self._unsettled -= 1
+            return
         queued = dispatcher.queue.items
         depth = queued + dispatcher.running_items
         self._pace.observe(self._clock.now_s(), new_s, queued=queued, depth=depth)
         if self._want is not None and self._guest.is_busy:
             self._guest.use(self._mode(self._want))
         pace, report = self._pace, self._report
+        if pace.phase is not Phase.RESTING:
+            self._rested.set()
         if report.pauses != pace.pauses:
             log.info("%s: measuring pauses: %s", self._service.name, pace.reason)
         report.state = _PHASES[pace.phase]

@@ -1,9 +1,11 @@
 """Loading a worker on cores that others execute on, without disturbing them."""
 
 import asyncio
+from collections.abc import Collection
+from typing import Protocol
 
 from partita.core.clock import Clock
-from partita.engine.instance import Instance
+from partita.core.plan import InstanceSpec
 from partita.machines.leases import CoreLeases
 
 SETTLE_S = 0.001
@@ -15,6 +17,30 @@ OWN_SHARE = 0.25
 """Share of time in which an urgent one loads even where its cores are never free."""
 
 
+class Loading(Protocol):
+    """Who loads: an `Instance`, or another process that has nothing in hand yet."""
+
+    @property
+    def number(self) -> int:
+        """By which the core leases know it."""
+
+    @property
+    def spec(self) -> InstanceSpec:
+        """Its cores."""
+
+    def yield_to(self, free: Collection[int]) -> bool:
+        """Run only on these cores; on none, stop for now. False = not yet, try again."""
+
+    def step_back(self) -> None:
+        """Leave it only what others do not need of the CPU."""
+
+    def step_forward(self) -> bool:
+        """Take that back once it can be stopped, which is better; returns whether it could be by now."""
+
+    def go_home(self) -> None:
+        """Run wherever it may when it has loaded."""
+
+
 class Pacer:
     """Keeps a loading worker off the cores that are leased, and stops it while all of its cores are.
 
@@ -24,7 +50,7 @@ class Pacer:
 
     def __init__(
         self,
-        instance: Instance,
+        instance: Loading,
         leases: CoreLeases,
         *,
         loop: asyncio.AbstractEventLoop,
@@ -41,6 +67,7 @@ class Pacer:
         self._ran_s = 0.0
         self._settling: asyncio.TimerHandle | None = None
         self._period: asyncio.TimerHandle | None = None
+        self._listening: asyncio.TimerHandle | None = None
         self._in_turn = False
         self._is_urgent = is_urgent
         """Whether it gets a share of the time where its cores are never free: somebody waits for it."""
@@ -53,6 +80,8 @@ class Pacer:
         """Begin; the worker has just been started."""
         self._since_s = self._clock.now_s()
         if self._cores:
+            self._instance.step_back()  # it cannot be stopped before it listens
+            self._listening = self._loop.call_later(AGAIN_S, self._listens)
             self._leases.invite(self._instance.number, self._cores, self._leases_changed)
             self._period = self._loop.call_later(PERIOD_S, self._period_over)
             self._run_on(self._leases.free_among(self._cores))
@@ -60,12 +89,18 @@ class Pacer:
     def stop(self) -> None:
         """The worker is loaded, or gone."""
         self._leases.dismiss(self._instance.number)
-        for timer in (self._settling, self._period):
+        for timer in (self._settling, self._period, self._listening):
             if timer is not None:
                 timer.cancel()
-        self._settling = self._period = None
+        self._settling = self._period = self._listening = None
         if self._cores:
             self._instance.go_home()
+
+    def _listens(self) -> None:
+        """Once it can be stopped, it need not be held back where its cores are free."""
+        self._listening = None
+        if not self._instance.step_forward():
+            self._listening = self._loop.call_later(AGAIN_S, self._listens)
 
     def _leases_changed(self) -> None:
         if self._in_turn:

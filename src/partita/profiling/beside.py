@@ -1,6 +1,6 @@
 """Measures a model beside its traffic: a process of its own, so that the head's loop never waits for it.
 
-``python -m partita.profiling.beside --channel FD``: started by the head, not by hand. It asks the head for
+``python -m partita.profiling --channel FD``: started by the head, not by hand. It asks the head for
 every turn on the cores (`profiling/turns.py`), keeps what it has after every point, and dies with the head.
 """
 
@@ -8,7 +8,6 @@ import argparse
 import os
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +23,8 @@ from partita.profiling.store import SaveFailed, encode, load, save
 from partita.profiling.turns import AskedTurns
 from partita.system.channels import Channel
 from partita.system.clock import SystemClock
-from partita.system.processes import die_with_parent, step_back
+from partita.system.parent import die_with_parent
+from partita.system.processes import step_back
 from partita.system.shared_memory import SharedMemory
 from partita.wire import tuning as wire
 from partita.wire.archive_call import unpack_calls
@@ -65,7 +65,7 @@ def _made(kind: type, value: Any) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure what the head says, in the turns that it grants; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="partita.profiling.beside", description="The head starts it.")
+    parser = argparse.ArgumentParser(prog="partita.profiling", description="The head starts it.")
     parser.add_argument("--channel", type=int, required=True, help="descriptor of the channel to the head")
     fd = parser.parse_args(argv).channel
     os.set_inheritable(fd, False)
@@ -143,7 +143,3 @@ def _listener(kept: Path, channel: Channel) -> Listener:
             tell(wire.Note(str(error)))
 
     return Listener(progress=progress, note=lambda text: tell(wire.Note(text)), save=keep)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

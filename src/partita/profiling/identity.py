@@ -4,6 +4,7 @@ import hashlib
 import platform
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from partita.wire.archive_call import RUNTIME as ARCHIVE
 from partita.wire.archive_call import VERSION
 
 _CHUNK_BYTES = 1 << 20
+_LARGE_BYTES = 1 << 22
 _LEFT_OUT = {"__pycache__", ".git"}
 _EXTERNAL = re.compile(rb"location\x12(.)", re.DOTALL)
 """Start of ONNX's ``{key: "location", value: NAME}``: field 2 and the length of the name."""
@@ -25,8 +27,32 @@ _EXTERNAL = re.compile(rb"location\x12(.)", re.DOTALL)
 def model_hash(path: Path) -> str:
     """Return the sha256, hexadecimal, of a model's content: its file with ONNX external data, or its folder.
 
-    Names within a folder count, its own place does not. Raises `InvalidInput` if it cannot be read.
+    Names within a folder count, its own place does not. That of a large file is remembered as long as it is
+    the same, since it takes time from those that are served. Raises `InvalidInput` if it cannot be read.
     """
+    if path.is_file() and (shown := _shown(path))[0] >= _LARGE_BYTES:
+        found, beside = _remembered(path, shown)
+        if all(file.is_file() and _shown(file) == before for file, before in beside):
+            return found
+    return _hash(path)
+
+
+def _shown(file: Path) -> tuple[int, int, int]:
+    """Size, time of the last change, and place on the disk: what differs where the content does."""
+    stat = file.stat()
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
+@lru_cache(maxsize=64)
+def _remembered(
+    path: Path,
+    shown: tuple[int, int, int],  # noqa: ARG001 a part of the key
+) -> tuple[str, tuple[tuple[Path, tuple[int, int, int]], ...]]:
+    beside = tuple((file, _shown(file)) for file in external_data(path))
+    return _hash(path), beside
+
+
+def _hash(path: Path) -> str:
     digest = hashlib.sha256()
     try:
         if path.is_dir():

@@ -180,8 +180,8 @@ class SoloWorker:
 
     @property
     def has_read(self) -> bool:
-        """Whether it has taken all that was sent to it: from then on it ends with us. True of a dead one."""
-        return self._channel.is_read
+        """Whether it has begun: from then on it ends with us. True of a dead one."""
+        return self._process.dies_with_us or self._channel.is_read
 
     def until_ready(self) -> Ready:
         """Wait for the model to be loaded. Raises `LoadFailed`, or the worker's reason by its class."""

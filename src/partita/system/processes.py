@@ -1,7 +1,6 @@
 """Worker processes: starting, watching and ending them, and dying with the parent."""
 
 import contextlib
-import ctypes
 import os
 import pathlib
 import select
@@ -13,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from partita.core.devices import Device
 from partita.core.process_settings import ProcessSettings
 from partita.system.allocators import allocator_environment
+from partita.system.parent import CHILD_NAME
 
-_PR_SET_PDEATHSIG = 1
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -81,6 +80,14 @@ class WorkerProcess:
         self.is_stepped_back = not _share_of_session(self.pid, 0)
         return not self.is_stepped_back
 
+    @property
+    def dies_with_us(self) -> bool:
+        """Whether it has said by its name that it ends when its head does (`die_with_thread`)."""
+        try:
+            return pathlib.Path(f"/proc/{self.pid}/comm").read_text(encoding="utf-8").strip() == CHILD_NAME
+        except OSError:
+            return False
+
     def terminate(self) -> None:
         """Ask it to finish the batch at hand and exit (SIGTERM)."""
         self._popen.terminate()
@@ -90,7 +97,7 @@ class WorkerProcess:
         self._popen.kill()
 
     def pause(self) -> None:
-        """Stop it where it is (SIGSTOP) until `resume`. It must have called `die_with_parent` by then."""
+        """Stop it where it is (SIGSTOP) until `resume`. It must be one that `dies_with_us` by then."""
         self._popen.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -205,17 +212,3 @@ def spawn_worker(
     finally:
         channel_socket.close()
     return WorkerProcess(popen, name=name)
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process as soon as its parent is gone. First thing in a child.
-
-    The kernel watches the *thread* that started this process: when that thread ends, so does this
-    process, even if the rest of the parent lives on. A parent that ended before this call is noticed by
-    our having another parent than `parent_pid`.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent_pid:
-        os.kill(os.getpid(), signal.SIGKILL)

@@ -2,7 +2,10 @@
 
 import sys
 
-from partita.worker.entry import main
+from partita.system.parent import die_with_thread
 
 if __name__ == "__main__":
+    die_with_thread()  # from here on the head may stop it, so it comes before all that takes long to import
+    from partita.worker.entry import main
+
     sys.exit(main())

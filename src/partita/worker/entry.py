@@ -16,7 +16,8 @@ import msgspec
 from partita.core.errors import ConnectionClosed
 from partita.system.channels import Channel
 from partita.system.cpus import pin, yield_to_waking
-from partita.system.processes import die_with_parent, thread_environment
+from partita.system.parent import die_with_parent
+from partita.system.processes import thread_environment
 
 
 def main(argv: Sequence[str] | None = None) -> int:

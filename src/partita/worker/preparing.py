@@ -17,7 +17,7 @@ import msgspec
 from partita.core.errors import InvalidInput, LoadFailed, MissingExtra, PartitaError
 from partita.core.formats import FACTORY
 from partita.system.artefacts import artefact_key, cache_dir, kept
-from partita.system.processes import die_with_parent
+from partita.system.parent import die_with_parent
 from partita.worker.runtimes.interface import LoadRequest
 
 FOLDER = "prepared"
