@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from partita.adaptation import Adaptation
 from partita.catalogue import Catalogue
 from partita.core.profile import Profile
 from partita.cores import CoreWatch
 from partita.engine.engine import Deployment, Engine
+from partita.engine.observing import Reporter, RequestObserver
+from partita.logs import RequestLog
 from partita.machines.tuning_pace import PaceRules
 from partita.ports import Ports
 from partita.profiles import cached
@@ -21,6 +24,9 @@ from partita.system.addresses import Address
 from partita.system.clock import SystemClock
 from partita.system.cpus import read_topology
 from partita.tuning import Tuning
+
+if TYPE_CHECKING:
+    from partita.tracing import Tracer
 
 
 @dataclass(slots=True)
@@ -43,11 +49,13 @@ class Head:
     """Divides the cores among the models."""
     tuning: Tuning | None = field(init=False)
     """Measures models that have no profile while they serve; None where that is not wanted."""
+    _tracer: "Tracer | None" = field(init=False)
     _cores: CoreWatch = field(init=False)
     _ports: Ports = field(init=False)
 
     def __post_init__(self) -> None:
-        self.engine = Engine(self.loop)
+        self._tracer = _tracer(self.settings)
+        self.engine = Engine(self.loop, observer=_observer(self.settings, self._tracer))
         catalogue = self.catalogue or Catalogue(paths=(), settings=Settings(server=self.settings))
         self.repository = DiskRepository(self.engine, catalogue, self._kept_profile, self.loop)
         self.access = self._access()
@@ -133,3 +141,20 @@ class Head:
         await self.repository.close()
         await self.engine.stop(grace_s)
         await self._ports.close()
+        if self._tracer is not None:
+            await self.loop.run_in_executor(None, self._tracer.close)
+
+
+def _tracer(settings: ServerSettings) -> "Tracer | None":
+    if settings.tracing is None:
+        return None
+    from partita.tracing import Tracer, sending_provider  # which few need
+
+    return Tracer(sending_provider(settings.tracing, settings.trace_sampling), SystemClock())
+
+
+def _observer(settings: ServerSettings, tracer: "Tracer | None") -> RequestObserver | None:
+    reporters: list[Reporter] = [] if tracer is None else [tracer]
+    if settings.log_requests:
+        reporters.append(RequestLog())
+    return RequestObserver(reporters, SystemClock().now_s) if reporters else None

@@ -20,6 +20,7 @@ from partita.protocols.http.listener import HttpLimits, Listener
 from partita.protocols.interfaces import inference_interface, management_interface, metrics_interface
 from partita.protocols.management import management_application
 from partita.protocols.metrics import metrics_route
+from partita.protocols.observed import ObservedHandler
 from partita.protocols.oip.application import Application
 from partita.protocols.oip.inference import Inference
 from partita.protocols.oip.repository_routes import RepositoryRoutes
@@ -76,6 +77,7 @@ class Ports:
         )
         self._listeners: dict[str, Listener] = {}
         self._bridges: list[AsgiBridge] = []
+        self._is_observed = settings.log_requests or settings.tracing is not None
         self._grpc: GrpcServer | None = None
         self._certificate: Certificate | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -98,8 +100,12 @@ class Ports:
             predictions.api = document("Inference", inference_interface(torchserve, oip))
             oip.routes.append(openapi_route(predictions.api))
             app = self._bridge(either(torchserve, oip, is_inference_path))
-            inference = Inference(self._engine, max_body_bytes=settings.max_body_bytes)
-            door = Door(inference, app, DirectPredictions(self._predictor))
+            direct = DirectPredictions(self._predictor)
+            inference = Inference(
+                self._engine, max_body_bytes=settings.max_body_bytes, enveloped=direct.enveloped
+            )
+            door: Handler = Door(inference, app, direct)
+            door = ObservedHandler(door) if self._is_observed else door
             await self._listen("http", settings.http, door)
         if settings.management is not None:
             assert self._access is not None
@@ -156,7 +162,13 @@ class Ports:
         repository = GrpcRepository(self._repository, self._access)
         torchserve = TorchServeGrpc(self._predictor, self._operations, self._access)
         self._grpc = GrpcServer(
-            self._engine, repository, torchserve, self._limits(), self._loop, tls=self._certificate
+            self._engine,
+            repository,
+            torchserve,
+            self._limits(),
+            self._loop,
+            tls=self._certificate,
+            is_observed=self._is_observed,
         )
         port = await self._grpc.start(address.host, address.port)
         self.addresses["grpc"] = Address(address.host, port)

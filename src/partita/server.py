@@ -17,6 +17,7 @@ from partita.embedded import Server
 from partita.engine.engine import Deployment
 from partita.head import Head
 from partita.key_file import KeyFile
+from partita.logs import set_up_logs
 from partita.profiles import saved_or_measured
 from partita.settings import ServerSettings, Settings
 from partita.sources import ModelSource
@@ -41,7 +42,7 @@ def serve(
     The first signal drains within ``drain_s``, a second one ends at once. With `as_json` one document that
     names models, plans and ports is printed on stdout as soon as everything can answer.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    set_up_logs(settings.server.log_format)
     server = msgspec.structs.replace(settings.server, tune=settings.server.tune or "background")
     topology = read_topology()
     planned = deployments(sources, server, topology, saved_or_measured(server))

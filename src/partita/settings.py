@@ -29,6 +29,7 @@ Tune = Literal["background", "before", "never"]
 Requirements = Literal["refuse", "ignore", "install"]
 
 _ADDRESSES = ("http", "management", "metrics", "grpc")
+TRACING_EXTRA = "tracing needs an extra; install it with pip install 'partita[tracing]'"
 GRPC_EXTRA = "gRPC needs an extra; install it with pip install 'partita[grpc]'"
 AGGREGATE_TIMEOUT_MS = 10.0
 """How long policy `aggregate` waits for a full batch where nobody says; `eager` does not wait."""
@@ -205,6 +206,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """PEM file of its key, without a password."""
     tls_client_ca: str | None = None
     """PEM file of who signs clients' certificates; None = clients need none."""
+    log_format: Literal["text", "json"] = "text"
+    """Lines on stderr for people, or one JSON object each."""
+    log_requests: bool = False
+    """Whether each request gets a line when it has ended."""
+    tracing: str | None = None
+    """URL of an OTLP receiver over HTTP, such as ``http://127.0.0.1:4318``, that traces are sent to."""
+    trace_sampling: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+    """Share of the requests that are traced; where a caller's trace says whether it is, that counts."""
     max_body_bytes: Positive = 64 << 20
     max_header_bytes: Positive = 16 << 10
     max_connections: Positive = 4096
@@ -220,6 +229,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check_cores(self.cores)
         _check_cores(self.head_cores)
+        if self.tracing is not None and not self.tracing.startswith(("http://", "https://")):
+            raise ValueError("tracing is the URL of an OTLP receiver, http://HOST:PORT")
         for origin in self.cors_origins:
             if origin != "*" and not _ORIGIN.match(origin):
                 raise ValueError(f"cors_origins: {origin!r} is not SCHEME://HOST or SCHEME://HOST:PORT")
@@ -260,6 +271,8 @@ def check_build(settings: Settings) -> None:
     server = settings.server
     if server.grpc is not None and importlib.util.find_spec("grpc") is None:
         raise MissingExtra(GRPC_EXTRA)
+    if server.tracing is not None and importlib.util.find_spec("opentelemetry") is None:
+        raise MissingExtra(TRACING_EXTRA)
 
 
 def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:

@@ -5,13 +5,16 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from partita.embedded import Server
+from partita.settings import ModelSettings, ServerSettings, Settings
 from tests import archives
 from tests.e2e.test_torchserve import FORM_TYPE, JSON_TYPE, LOCAL, ask, multipart, serving
 
@@ -52,6 +55,13 @@ ODD = """
             from ts.protocol.otf_message_handler import send_intermediate_predict_response
             send_intermediate_predict_response(["one "], context.request_ids, "more", 200, context)
             return ["two"]
+        if text == "measures":
+            from ts.metrics.dimension import Dimension
+            context.metrics.add_counter("Odd-Things", 2, None, [Dimension("Kind", "odd")])
+            context.metrics.add_percent("Share", 12.5)
+            context.metrics.add_counter("Requests2XX", 1000)
+            cached = context.metrics.add_metric_to_cache("Seen", "count", ["Who"])
+            cached.add_or_update(3, ["me"])
         if text == "split":
             context.set_response_header(0, "X-Bad", "a\\r\\nX-Other: b")
             return ["split"]
@@ -229,6 +239,68 @@ def test_an_archive_over_grpc(server: Server) -> None:
         with pytest.raises(grpc.RpcError) as failed:
             call(request(model_name="numbers", input={"data": b'"refuse"'}), timeout=20)
         assert "such a value is not served" in failed.value.details()
+
+
+DOUBLES = """
+    def handle(data, context):
+        if data is None:
+            return
+        return [[2 * value for value in row["data"]] for row in data]
+"""
+V2 = {"name": "x", "shape": [3], "datatype": "FP32", "data": [1.5, 2.0, -3.0]}
+
+
+def test_a_handler_that_speaks_the_open_inference_protocol(tmp_path: Path) -> None:
+    archives.archive(tmp_path, "doubles", "--handler", "doubles.py", doubles__py=DOUBLES)
+    model = {"doubles": ModelSettings(options={"envelope": "kservev2"})}
+    settings = Settings(server=ServerSettings(http=LOCAL, metrics=None, management=None), model=model)
+    with Server([tmp_path / "doubles.mar"], cores=1, tune="never", settings=settings, ports=True) as server:
+        for path, name in (("infer", "predict"), ("explain", "explain")):
+            body = json.dumps({"id": "mine", "inputs": [V2]}).encode()
+            status, _, data = ask(server, "POST", f"/v2/models/doubles/{path}", body, JSON_TYPE)
+            assert status == 200, data
+            outputs = [{"name": name, "shape": [3], "datatype": "FP64", "data": [3.0, 4.0, -6.0]}]
+            told = {"id": "mine", "model_name": "doubles", "model_version": "1.0", "outputs": outputs}
+            assert json.loads(data) == told
+        status, _, data = ask(server, "POST", "/v2/models/doubles/infer", b'{"inputs": []}', JSON_TYPE)
+        assert (status, json.loads(data)["message"]) == (503, "Prediction failed")
+        with ThreadPoolExecutor(4) as pool:
+            inputs = [[{**V2, "data": [float(k)] * 3}] for k in range(16)]
+            asking = [json.dumps({"id": str(k), "inputs": one}).encode() for k, one in enumerate(inputs)]
+            path = "/v2/models/doubles/infer"
+            answers = list(pool.map(lambda body: ask(server, "POST", path, body, JSON_TYPE)[2], asking))
+        for k, answer_to in enumerate(map(json.loads, answers)):
+            assert (answer_to["id"], answer_to["outputs"][0]["data"]) == (str(k), [2.0 * k] * 3)
+
+
+def test_what_handlers_measure_is_among_the_metrics(store: Path) -> None:
+    with serving(store / "odd.mar", metrics=LOCAL) as server:
+        for _ in range(3):
+            assert ask(server, "POST", "/predictions/odd", b"measures")[0] == 200
+        assert ask(server, "POST", "/predictions/none", b"")[0] == 404
+        assert ask(server, "POST", "/predictions/odd", b"raises")[0] == 503
+        _, _, text = ask(server, "GET", "/metrics", port="metrics")
+        wanted = ("Odd_Things", "PredictionTime")
+        query = "&".join(f"name[]={name}" for name in wanted)
+        _, _, chosen = ask(server, "GET", f"/metrics?{query}", port="metrics")
+    samples = {
+        sample.name: sample
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+    hostname = samples["CPUUtilization"].labels["Hostname"]
+    own = {"ModelName": "odd", "ModelVersion": "1.0", "Level": "Model", "Hostname": hostname}
+    assert samples["Odd_Things"].labels == {"Kind": "odd", **own}
+    assert samples["Odd_Things"].value == 6
+    assert (samples["Seen"].value, samples["Seen"].labels["Who"]) == (9, "me")
+    assert (samples["Share"].value, samples["Share"].labels) == (12.5, own)
+    assert samples["PredictionTime"].value > 0
+    assert samples["Requests2XX"].value == 3, "and not what a handler says under that name"
+    assert samples["Requests5XX"].value == 1
+    assert {"QueueTime", "WorkerThreadTime", "MemoryUtilization", "DiskUsage"} < samples.keys()
+    assert samples["WorkerLoadTime"].labels["WorkerName"].endswith("-odd_1.0")
+    assert b"partita_requests" not in chosen
+    assert all(name.encode() in chosen for name in wanted)
 
 
 # --- management -----------------------------------------------------------------------------------

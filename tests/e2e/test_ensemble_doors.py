@@ -1,7 +1,6 @@
 """An ensemble through every door: Triton's clients, TorchServe's API, the repository, and perf_analyzer."""
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from partita.embedded import Server
 from partita.system.addresses import Address
-from tests import models
+from tests import models, perf_analyzer
 from tests.e2e.test_torchserve import CONTENT, ask, manage, serving
 
 triton = pytest.importorskip("tritonclient.grpc")
@@ -72,11 +71,13 @@ def test_it_is_loaded_again_by_its_name(server: Server, client: Any) -> None:
     test_over_grpc(client)
 
 
-@pytest.mark.skipif(shutil.which("perf_analyzer") is None, reason="perf_analyzer is not installed")
+@pytest.mark.skipif(perf_analyzer.find() is None, reason="there is no perf_analyzer; `make test` fetches it")
 @pytest.mark.parametrize("kind", ["http", "grpc", "torchserve"])
 def test_perf_analyzer_reports(server: Server, kind: str, tmp_path: Path) -> None:
     port = server.head.ports["grpc" if kind == "grpc" else "http"]
-    command = ["perf_analyzer", "-m", "pair", "-u", str(port), "--measurement-interval", "500", "-s", "99"]
+    binary = perf_analyzer.find()
+    assert binary is not None
+    command = [binary, "-m", "pair", "-u", str(port), "--measurement-interval", "500", "-s", "99"]
     if kind == "torchserve":
         (tmp_path / "item").write_bytes(CONTENT)
         document = {"data": [{"TORCHSERVE_INPUT": [str(tmp_path / "item")]}]}

@@ -5,7 +5,8 @@ from bisect import bisect_left
 import numpy as np
 import pytest
 
-from partita.engine.statistics import _SUMMED, FOLD_FROM, LATENCY_BOUNDS_S, Statistics
+from partita.engine.statistics import _SUMMED, FOLD_FROM, LATENCY_BOUNDS_S, MOST_MEASURED, Statistics
+from partita.wire.messages import Measured
 
 
 def test_every_latency_is_in_its_bucket_however_many_came() -> None:
@@ -60,4 +61,17 @@ def test_counters_of_two_services_add_up_and_the_other_stays_as_it_was() -> None
         "by_batch",
         "last_answer_s",
         "latencies",
+        "measured",
     }
+
+
+def test_metrics_of_handlers_are_summed_or_replaced() -> None:
+    total, other = Statistics(), Statistics()
+    for counts, seen in ((total, 2.0), (total, 3.0), (other, 10.0)):
+        counts.take_measured(
+            [Measured("seen", (), seen, True), Measured("share", (("a", "b"),), seen, False)]
+        )
+    total.add(other)
+    assert {(one.name, one.value) for one in total.measured.values()} == {("seen", 15.0), ("share", 10.0)}
+    total.take_measured(Measured(f"made up {k}", (), 1.0, True) for k in range(MOST_MEASURED))
+    assert len(total.measured) == MOST_MEASURED

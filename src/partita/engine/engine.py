@@ -19,6 +19,7 @@ from partita.engine.ensemble import Ensemble
 from partita.engine.instance import Instance, ModelLaunch
 from partita.engine.measuring import Measuring
 from partita.engine.member import InstanceFactory, Member
+from partita.engine.observing import RequestObserver
 from partita.engine.pacing import Pacer
 from partita.engine.service import Service
 from partita.engine.statistics import Statistics
@@ -44,6 +45,7 @@ class Engine:
         clock: Clock | None = None,
         restart_rules: RestartRules | None = None,
         worker_argv: tuple[str, ...] = WORKER_ARGV,
+        observer: RequestObserver | None = None,
     ) -> None:
         self.leases = CoreLeases()
         self.services: dict[str, Service] = {}
@@ -61,6 +63,7 @@ class Engine:
         self._clock = clock or SystemClock()
         self._rules = restart_rules or RestartRules()
         self._argv = worker_argv
+        self._observer = observer
         self._numbers = count(1)
         self._hosts = DeviceHosts(worker_argv, loop)
         self._has_started = False
@@ -88,6 +91,7 @@ class Engine:
             loop=self._loop,
             clock=self._clock,
         )
+        service.observer = service.member.observer = self._observer
         self._unpublished.add(service)
         self._deployments[service] = deployment
         if not self._has_started:

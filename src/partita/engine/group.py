@@ -113,6 +113,16 @@ class MemberGroup:
         for branch in self.branches:
             branch.member.launch_enlisted()
 
+    @property
+    def observer(self) -> Any:
+        """Who follows requests, if anybody."""
+        return self.branches[0].member.observer
+
+    @observer.setter
+    def observer(self, observer: Any) -> None:
+        for branch in self.branches:
+            branch.member.observer = observer
+
     def close_switcher(self) -> None:
         """Begin no change of plan any more."""
         if self.switcher is not None:

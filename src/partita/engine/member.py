@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from partita.core.clock import Clock
 from partita.core.errors import InferenceFailed, RequestError, WorkerDied
@@ -83,6 +83,8 @@ class Member:
         """Sees to changes of plan, from the start on."""
         self.meter: ArrivalMeter | None = None
         """Whoever wants to know the depth that arriving items find."""
+        self.observer: Any = None
+        """Who follows requests (`partita.engine.observing.RequestObserver`), if anybody."""
         self.signature: Signature | None = None
         self.failure: str | None = None
         self._leases = leases
@@ -257,6 +259,8 @@ class Member:
             self.schedule()
             for other in self.beside:
                 other.dispatch_if_scheduled()
+        if self.observer is not None:
+            self.observer.executed(instance, self.launch.name, batch, done, now_s)
         assert instance.outputs is not None
         view = instance.outputs.view
         pieces = batch.pieces
@@ -270,6 +274,8 @@ class Member:
             self._hand_on(job, first, count, outputs, shapes, now_s)
         else:
             self._hand_on_rows(batch, done, view, now_s)
+        if done.measured:
+            self._statistics.take_measured(done.measured)
         self._count(instance, batch, done)  # after the answers are on their way
         self.schedule()
 

@@ -84,6 +84,7 @@ class Request:
         "n_items",
         "partial",
         "sink",
+        "watch",
     )
 
     def __init__(self, n_items: int, layout: Layout, sink: Sink, context: Any, arrived_s: float) -> None:
@@ -92,6 +93,8 @@ class Request:
         """Items whose outputs are not there yet."""
         self.layout = layout
         self.sink = sink
+        self.watch: Any = None
+        """Who notes what happens to it (`partita.engine.observing.Watch`), if anybody."""
         self.context = context
         """The protocol's own; never looked into here."""
         self.arrived_s = arrived_s

@@ -13,7 +13,6 @@ from partita.core.errors import (
     DeadlineExceeded,
     InferenceFailed,
     ModelUnavailable,
-    PayloadTooLarge,
     QueueFull,
     RequestError,
     ShuttingDown,
@@ -26,6 +25,7 @@ from partita.engine.call_sample import CallSample
 from partita.engine.deadlines import Deadlines
 from partita.engine.instance import ModelLaunch
 from partita.engine.member import InstanceFactory, Member
+from partita.engine.refusals import refusal
 from partita.engine.request import Buffer, Layout, Request, Shapes, Sink, joined
 from partita.engine.service_state import ServiceSettings, ServiceState
 from partita.engine.statistics import Statistics
@@ -79,6 +79,8 @@ class Service:
             clock=clock,
         )
         self._queue = self.member.dispatcher.queue
+        self.observer: Any = None
+        """Who follows requests (`partita.engine.observing.RequestObserver`), if anybody."""
 
     def _make_member(self, **parts: Any) -> Member:
         return Member(self._launch, self.settings.rules, **parts)
@@ -247,28 +249,21 @@ class Service:
     def _enqueue(self, request: Request, deadline_s: float | None) -> None:
         request.jobs.append(self.member.admit(request))
         self.statistics.accepted += 1
+        if self.observer is not None:
+            self.observer.admitted(self, request)
         limit_s = deadline_s if deadline_s is not None else self.settings.deadline_s
         if limit_s is not None:
             self._deadlines.set(request, request.arrived_s + limit_s)
 
     def _refused(self, error: RequestError) -> RequestError:
         self.statistics.count_refusal(error.code)
+        if self.observer is not None:
+            self.observer.refused(self, error)
         return error
 
     def _refusal(self, n_items: int) -> RequestError:
-        is_ready = self.state is ServiceState.READY
-        return self._refused(self._too_many(n_items) if is_ready else self._not_serving())
-
-    def _not_serving(self) -> RequestError:
-        if self.state in (ServiceState.DRAINING, ServiceState.STOPPED):
-            return ShuttingDown("the server is shutting down")
-        return ModelUnavailable(f"model {self.name!r} is {self.state.value}{self._because()}")
-
-    def _too_many(self, n_items: int) -> RequestError:
         limit = self.settings.rules.max_queue_items
-        if n_items > limit:
-            return PayloadTooLarge(f"{n_items} items are over queue_size = {limit} of model {self.name!r}")
-        return QueueFull(f"the queue of model {self.name!r} is full ({limit} items); try again later")
+        return self._refused(refusal(self.name, self.state, self.failure, n_items=n_items, limit=limit))
 
     # --- outcomes ---------------------------------------------------------------------------------
 
@@ -277,6 +272,8 @@ class Service:
         if not request.ended:
             self.statistics.cancelled += 1
             self._end(request)
+            if request.watch is not None:
+                request.watch.cancelled()
 
     def piece_done(
         self, job: Job, first: int, count: int, outputs: Sequence[Buffer], rows: Shapes, now_s: float

@@ -1,14 +1,19 @@
 """What a service counts: per batch where it can, per request where it must."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from partita.wire.messages import Measured
 
 LATENCY_BOUNDS_S = (
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
 )  # fmt: skip
 """Upper bounds of the latency histogram's buckets, seconds; one more bucket is open."""
 
+MOST_MEASURED = 2000
+"""Most metrics of one service's handlers that are kept."""
 FOLD_FROM = 4096
 """Latencies noted before they are sorted into buckets."""
 
@@ -103,6 +108,19 @@ class Statistics:
     double_deaths: int = 0
     """Requests that failed because they were in two deaths."""
     latencies: Latencies = field(default_factory=Latencies)
+    measured: dict[tuple[str, tuple[tuple[str, str], ...]], Measured] = field(default_factory=dict)
+    """Metrics of the user's handler, by name and labels: sums, or newest values."""
+
+    def take_measured(self, measured: Iterable[Measured]) -> None:
+        """A handler's metrics have come to this since the last batch."""
+        for one in measured:
+            key = one.name, one.labels
+            before = self.measured.get(key)
+            if before is not None and one.is_sum:
+                one = Measured(one.name, one.labels, one.value + before.value, True)  # noqa: PLW2901
+            elif before is None and len(self.measured) >= MOST_MEASURED:
+                continue
+            self.measured[key] = one
 
     def count_answer(self, n_items: int, latency_s: float) -> None:
         """One request was answered."""
@@ -148,6 +166,7 @@ class Statistics:
             count.executions += batch.executions
             count.infer_ns += batch.infer_ns
             count.overhead_ns += batch.overhead_ns
+        self.take_measured(other.measured.values())
         self.last_answer_s = max(self.last_answer_s, other.last_answer_s)
         self.latencies.add(other.latencies)
 

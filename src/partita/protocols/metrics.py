@@ -174,6 +174,22 @@ def _ports(listeners: Mapping[str, Listener]) -> Iterable[Metric]:
     yield from (refusals, connections)
 
 
+class _Named(CollectorRegistry):
+    """The samples of some names; also those that were not there yet when the registry was made."""
+
+    def __init__(self, registry: CollectorRegistry, names: frozenset[str]) -> None:
+        super().__init__()
+        self._all = registry
+        self._chosen = names
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield every metric family that has such a sample, with those alone."""
+        for family in self._all.collect():
+            family.samples = [sample for sample in family.samples if sample.name in self._chosen]
+            if family.samples:
+                yield family
+
+
 def metrics_route(engine: Engine, listeners: Mapping[str, Listener]) -> Route:
     """Return ``GET /metrics`` over an engine and the HTTP ports by name; ``?name[]=`` chooses some."""
     registry = CollectorRegistry(auto_describe=True)
@@ -183,7 +199,7 @@ def metrics_route(engine: Engine, listeners: Mapping[str, Listener]) -> Route:
     async def metrics(request: Request) -> Response:
         """Metrics in Prometheus' text format; `name[]` chooses some."""
         names = request.query_params.getlist("name[]")
-        chosen = registry.restricted_registry(names) if names else registry
+        chosen = _Named(registry, frozenset(names)) if names else registry
         return Response(generate_latest(chosen), media_type=CONTENT_TYPE_LATEST)
 
     return Route("/metrics", metrics)

@@ -140,6 +140,15 @@ class Output(msgspec.Struct, frozen=True, array_like=True):
     shape: tuple[int, ...]
 
 
+class Measured(msgspec.Struct, frozen=True, array_like=True):
+    """One metric of a user's handler: how much a counter has grown, or the newest value of another."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+    is_sum: bool
+
+
 class BatchDone(Message, frozen=True):
     """A batch was executed; its outputs are in the slot that `Execute` named.
 
@@ -152,6 +161,8 @@ class BatchDone(Message, frozen=True):
     infer_ns: int
     output_arena_bytes: int = 0
     """Non-zero when P has grown and must be mapped anew."""
+    measured: tuple[Measured, ...] = ()
+    """What the handler's metrics have come to since the last batch."""
 
 
 class BatchFailed(Message, frozen=True):

@@ -1,6 +1,7 @@
 """From `Start` to a model that is ready to run: runtime, handler, signature and warm-up."""
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from partita.core.errors import InvalidInput
 from partita.core.formats import ON_GPUS
 from partita.core.tensors import Signature, TensorSpec
 from partita.system.memory import resident_bytes
-from partita.wire.messages import Held, Start
+from partita.wire.messages import Held, Measured, Start
 from partita.worker.arena import slot_bytes
 from partita.worker.declared import declared_specs
 from partita.worker.gpus.interface import GpuDevice
@@ -41,6 +42,8 @@ class LoadedModel:
     device_bytes: int | None = None
     memory: tuple[Held, ...] = ()
     warnings: tuple[str, ...] = ()
+    take_metrics: Callable[[], tuple[Measured, ...]] | None = None
+    """Returns what a handler has measured since the last time; None = it measures nothing."""
 
 
 def load_model(start: Start, held: ExitStack) -> LoadedModel:
@@ -93,6 +96,7 @@ def load_model(start: Start, held: ExitStack) -> LoadedModel:
         device_bytes=None if gpu is None else held_bytes(),
         memory=_memory(start, observed, batched=signature.batched),
         warnings=_warnings(observed, stages, runtime, start),
+        take_metrics=getattr(runtime, "take_metrics", None),
     )
 
 

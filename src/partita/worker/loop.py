@@ -1,13 +1,13 @@
 """The worker's one loop: receive, execute, answer. It holds no policy."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter_ns
 
 from partita.core.errors import ConnectionClosed
 from partita.system.channels import Channel
 from partita.wire.codec import decode_from_head, encode
-from partita.wire.messages import BatchDone, BatchFailed, Execute
+from partita.wire.messages import BatchDone, BatchFailed, Execute, Measured
 from partita.worker.arena import OutputArena
 from partita.worker.gather import Gather
 from partita.worker.pipeline import Run
@@ -27,6 +27,7 @@ class Loop:
         results: Results,
         arena: OutputArena,
         user_folder: Path | None = None,
+        take_metrics: Callable[[], tuple[Measured, ...]] | None = None,
     ) -> None:
         self._channel = channel
         self._run = run
@@ -35,6 +36,8 @@ class Loop:
         self._arena = arena
         self._announced_bytes = arena.nbytes
         self._user_folder = user_folder
+        self._take_metrics = take_metrics
+        """Returns what a handler has measured since the last time; None = it measures nothing."""
         self._stopping = False
 
     def stop(self) -> None:
@@ -65,7 +68,8 @@ class Loop:
             return BatchFailed(message.batch_id, describe(error, self._user_folder))
         grown = self._arena.nbytes if self._arena.nbytes != self._announced_bytes else 0
         self._announced_bytes = self._arena.nbytes
-        return BatchDone(message.batch_id, outputs, perf_counter_ns() - started, infer_ns, grown)
+        measured = () if self._take_metrics is None else self._take_metrics()
+        return BatchDone(message.batch_id, outputs, perf_counter_ns() - started, infer_ns, grown, measured)
 
     def _run_parts(self, message: Execute) -> tuple[list[Part], int]:
         executions = message.executions

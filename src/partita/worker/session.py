@@ -62,6 +62,7 @@ def serve(
             results=Results(model.signature),
             arena=arena,
             user_folder=model.user_folder,
+            take_metrics=model.take_metrics,
         )
         on_loaded(loop)
         outputs_fd = arena.reopen_read_only()

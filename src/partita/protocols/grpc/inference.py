@@ -6,6 +6,7 @@ from typing import Any
 
 from partita.core.errors import DeadlineExceeded, PayloadTooLarge, RequestError
 from partita.engine.engine import Engine
+from partita.engine.observing import say_request_id
 from partita.engine.request import Buffer, Request, Shapes
 from partita.engine.service import Service
 from partita.protocols.grpc.replies import GrpcReplies, stream_error, stream_response
@@ -187,6 +188,8 @@ class GrpcInference:
         service = self._engine.service(parsed.model, parsed.version)
         memo = GrpcMemo.of(service)
         template = make_template(parsed.request, service.signature)
+        if template.request_id:
+            say_request_id(template.request_id)
         order = order_of(parsed.request, service.signature)
         if prefix is not None and not template.request_id and len(prefix) <= MEMO_TEXT_BYTES:
             self._remember(prefix, parsed, memo, template, order)

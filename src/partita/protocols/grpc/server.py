@@ -12,6 +12,7 @@ from partita.protocols.grpc.handlers import at_once, unary
 from partita.protocols.grpc.inference import GrpcInference
 from partita.protocols.grpc.messages import CLASSES
 from partita.protocols.grpc.methods import GrpcMethods, GrpcRepository
+from partita.protocols.grpc.observed import GrpcObserved
 from partita.protocols.grpc.schema import SERVICE
 from partita.protocols.grpc.torchserve import TorchServeGrpc
 from partita.protocols.http.listener import HttpLimits
@@ -32,9 +33,11 @@ class GrpcServer:
         loop: asyncio.AbstractEventLoop,
         *,
         tls: Certificate | None = None,
+        is_observed: bool = False,
     ) -> None:
         self._engine = engine
         self._tls = tls
+        self._interceptors = (GrpcObserved(),) if is_observed else ()
         self._repository = repository
         self._torchserve = torchserve
         self._limits = limits
@@ -43,7 +46,7 @@ class GrpcServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port (a free one is chosen for 0). Raises `InvalidInput` if it is taken."""
-        server = grpc.aio.server(options=_options(self._limits))
+        server = grpc.aio.server(options=_options(self._limits), interceptors=self._interceptors)
         server.add_generic_rpc_handlers(self._handlers())
         try:
             place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,6 +1,6 @@
 """The request path: from a complete HTTP request to the engine, and from its answer to bytes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +11,7 @@ from partita.core.errors import (
 )
 from partita.core.tensors import DataType
 from partita.engine.engine import Engine
+from partita.engine.observing import say_request_id
 from partita.engine.request import Buffer, Request, Shapes
 from partita.engine.service import Service
 from partita.protocols.http.compression import decompressed
@@ -43,6 +44,10 @@ MEMO_ENTRIES = 512
 MEMO_TEXT_BYTES = 4096
 COPY_BYTES = 4096
 """Up to here a copy of a body is cheaper than a view of it."""
+
+
+Enveloped = Callable[[Service, Connection, RequestHead, bytes, int], bool]
+"""Takes a request if the service's handler is to see it as it came; returns whether it is."""
 
 
 class ServiceMemo:
@@ -106,7 +111,9 @@ class InferAgain(Repeat):
 class Inference:
     """Submits inference requests and answers their connections. The engine's `Sink` for them."""
 
-    def __init__(self, engine: Engine, *, max_body_bytes: int) -> None:
+    def __init__(self, engine: Engine, *, max_body_bytes: int, enveloped: Enveloped | None = None) -> None:
+        """Take who asks handlers that speak the protocol themselves, if any may."""
+        self._enveloped = enveloped
         self.services = engine.services
         self.versions = engine.versions
         self._engine = engine
@@ -166,6 +173,8 @@ class Inference:
         start: int,
     ) -> None:
         """Take a request whose JSON part was not seen before, or is not to be remembered."""
+        if self._enveloped is not None and self._enveloped(service, connection, head, data, start):
+            return
         if head.content_encoding and head.content_encoding != "identity":
             data, start = decompressed(data[start:], head.content_encoding, max_bytes=self._max_body_bytes), 0
         length = head.inference_header_length
@@ -253,6 +262,8 @@ class Inference:
         self, service: Service, connection: Connection, template: Template, buffers: list[Buffer]
     ) -> None:
         context = (connection, template, service)
+        if template.request_id:
+            say_request_id(template.request_id)
         if template.layout.is_ragged:
             items = split_items(service, template, buffers)
             connection.pending = service.submit_ragged(

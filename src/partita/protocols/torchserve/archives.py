@@ -23,6 +23,12 @@ def is_archive(service: Service) -> bool:
     return service.member.launch.runtime == RUNTIME
 
 
+def speaks_oip(service: Service) -> bool:
+    """Whether a service is an archive whose handler is asked by the Open Inference Protocol's own JSON."""
+    launch = service.member.launch
+    return launch.runtime == RUNTIME and launch.options.get("envelope") == "kservev2"
+
+
 def asked_archive(
     service: Service, request_id: str, parts: Iterable[Part], headers: Sequence[tuple[str, str]]
 ) -> Asked:

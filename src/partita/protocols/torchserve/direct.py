@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from partita.core.errors import PartitaError, RequestError
 from partita.engine.request import Buffer, Request, Shapes
+from partita.engine.service import Service
 from partita.protocols.http.compression import COMPRESS_FROM_BYTES, compressed
 from partita.protocols.http.connection import Connection
 from partita.protocols.http.heads import RequestHead
@@ -15,6 +16,7 @@ from partita.protocols.torchserve.archives import (
     header_list,
     is_archive,
     response_of,
+    speaks_oip,
 )
 from partita.protocols.torchserve.fields import fields_of, parts_of
 from partita.protocols.torchserve.predictions import Predictor
@@ -36,19 +38,37 @@ class DirectPredictions:
     def handle(self, connection: Connection, head: RequestHead, data: bytes, start: int) -> None:
         """Take a request below `PREFIX` whose body is ``data[start:]``; every failure is answered."""
         model, version = self._targets.get(head.path) or self._target(head.path)
+        name = request_id(_text(head, b"x-request-id"))
         try:
             service = self._predictor.find(model, version, _text(head, b"authorization"))
-            kind = _text(head, b"content-type") or ""
-            if is_archive(service):
-                name = request_id(_text(head, b"x-request-id"))
-                asked = asked_archive(service, name, parts_of(data[start:], kind), self._headers(head))
-            else:
-                given = by_input(service.signature, fields_of(data[start:], kind))
-                asked = Asked(service.signature, given, service.memo.setdefault("torchserve", {}))
-            context = (connection, asked.is_single, service)
-            connection.pending = asked.submit(service, self, context)
+            self._ask(service, connection, head, data[start:], name)
         except PartitaError as error:
-            _fail(connection, error)
+            _fail(connection, error, name)
+
+    def enveloped(
+        self, service: Service, connection: Connection, head: RequestHead, data: bytes, start: int
+    ) -> bool:
+        """Take a request of the Open Inference Protocol if the service's handler speaks that itself."""
+        if not speaks_oip(service) or head.content_encoding:
+            return False
+        name = request_id(_text(head, b"x-request-id"))
+        try:
+            self._ask(service, connection, head, data[start:], name)
+        except PartitaError as error:
+            _fail(connection, error, name)
+        return True
+
+    def _ask(
+        self, service: Service, connection: Connection, head: RequestHead, body: bytes, name: str
+    ) -> None:
+        kind = _text(head, b"content-type") or ""
+        if is_archive(service):
+            asked = asked_archive(service, name, parts_of(body, kind), self._headers(head))
+        else:
+            given = by_input(service.signature, fields_of(body, kind))
+            asked = Asked(service.signature, given, service.memo.setdefault("torchserve", {}))
+        context = (connection, asked.is_single, service, name)
+        connection.pending = asked.submit(service, self, context)
 
     def _target(self, path: str) -> tuple[str, str]:
         model, _, rest = path.removeprefix(PREFIX).partition("/")
@@ -60,6 +80,8 @@ class DirectPredictions:
     def _headers(self, head: RequestHead) -> list[tuple[str, str]]:
         """Return a request's headers, with what follows the version in its path as ``url_path``."""
         headers = header_list((k.decode("latin-1"), v.decode("latin-1")) for k, v in head.headers)
+        if not head.path.startswith(PREFIX):
+            return headers
         parts = head.path.removeprefix(PREFIX).split("/", maxsplit=2)
         return [*headers, ("url_path", parts[2])] if len(parts) > 2 else headers
 
@@ -67,50 +89,56 @@ class DirectPredictions:
 
     def answered(self, request: Request, outputs: Sequence[Buffer], shapes: Shapes) -> None:
         """Write the response from the worker's memory."""
-        connection, is_single, service = request.context
+        connection, is_single, service, name = request.context
         try:
             if is_archive(service):
                 status, body, given = response_of(answer_in(outputs))
-                _finish(connection, status, body, given)
+                _finish(connection, name, status, body, given)
                 return
             values = values_of(service.signature, outputs, shapes, is_single=is_single)
         except RequestError as error:
-            _fail(connection, error)
+            _fail(connection, error, name)
             return
         if isinstance(values, bytes):
-            connection.respond(_response(connection, 200, values, media_of(values)))
+            connection.respond(_response(connection, name, 200, values, media_of(values)))
         else:
-            connection.respond(_response(connection, 200, pretty(values), "application/json"))
+            connection.respond(_response(connection, name, 200, pretty(values), "application/json"))
 
     def failed(self, request: Request, error: RequestError) -> None:
         """Answer with the error."""
-        _fail(request.context[0], error)
+        _fail(request.context[0], error, request.context[3])
 
 
-def _fail(connection: Connection, error: PartitaError) -> None:
+def _fail(connection: Connection, error: PartitaError, name: str) -> None:
     """Answer with an error, and close, as TorchServe does."""
     document = error_document(error)
-    _finish(connection, document["code"], pretty(document), [("content-type", "application/json")])
+    _finish(connection, name, document["code"], pretty(document), [("content-type", "application/json")])
 
 
-def _finish(connection: Connection, status: int, body: bytes, headers: list[tuple[str, str]]) -> None:
+def _finish(
+    connection: Connection, name: str, status: int, body: bytes, headers: list[tuple[str, str]]
+) -> None:
     """Answer, and close after an error."""
     (_, media), *more = headers
-    response = _response(connection, status, body, media, more)
+    response = _response(connection, name, status, body, media, more)
     if status >= 400 and connection.head is not None:
         connection.head = replace(connection.head, keep_alive=False)
     connection.respond(response)
 
 
 def _response(
-    connection: Connection, status: int, body: bytes, media: str, more: Sequence[tuple[str, str]] = ()
+    connection: Connection,
+    name: str,
+    status: int,
+    body: bytes,
+    media: str,
+    more: Sequence[tuple[str, str]] = (),
 ) -> bytes:
     head = connection.head
-    given = None if head is None else _text(head, b"x-request-id")
     headers = [
         (b"content-type", media.encode("latin-1")),
-        *((name.encode("latin-1"), value.encode("latin-1")) for name, value in more),
-        (b"x-request-id", request_id(given).encode("latin-1", "replace")),
+        *((key.encode("latin-1"), value.encode("latin-1")) for key, value in more),
+        (b"x-request-id", name.encode("latin-1", "replace")),
         *_COMMON,
     ]
     if head is not None and head.response_coding and len(body) >= COMPRESS_FROM_BYTES:

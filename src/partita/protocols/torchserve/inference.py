@@ -33,7 +33,8 @@ SUFFIXES = (":predict", ":explain")
 def is_inference_path(method: str, path: str) -> bool:
     """Whether a request on the inference port is one of TorchServe's."""
     is_v1 = path.startswith("/v1/models/") and path.endswith(SUFFIXES)
-    return path.startswith(PREFIXES) or is_v1 or (method == "OPTIONS" and path == "/")
+    is_v2 = path.startswith("/v2/models/") and path.endswith("/explain")
+    return path.startswith(PREFIXES) or is_v1 or is_v2 or (method == "OPTIONS" and path == "/")
 
 
 class TorchServeInference:
@@ -56,6 +57,7 @@ class TorchServeInference:
             Route("/invocations", self.invocations, methods=["POST"]),
             Route("/explanations/{model}", self.explain, methods=ANY),
             Route("/explanations/{model}/{version}", self.explain, methods=ANY),
+            Route("/v2/models/{model}/explain", self.explain, methods=["POST"]),
             Route("/v1/models/{model}:explain", self.explain, methods=["POST"]),
             Route("/v1/models/{model}:predict", self.predict_v1, methods=["POST"]),
             Route("/", self.describe_api, methods=["OPTIONS"]),

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from partita.core.errors import InferenceFailed, PartitaError
+from partita.engine.observing import INCOMING
 
 HEADERS = {
     "Pragma": "no-cache",
@@ -92,10 +93,11 @@ def reply(request: Request, content: Any, status: int = 200, media: str | None =
 
 
 def request_id(given: str | None) -> str:
-    """Return the request's own name, or a new one."""
+    """Return the request's own name, or the one that it got, or a new one."""
     if given and len(given) <= MAX_ID_CHARACTERS and given.isprintable():
         return given
-    return str(uuid4())
+    incoming = INCOMING.get()
+    return str(uuid4()) if incoming is None else incoming.request_id
 
 
 def media_of(content: bytes) -> str:

@@ -16,7 +16,7 @@ from partita.worker.user_code import describe
 
 EXTRA = "partita[torchserve]"
 DEFAULTS = ("image_classifier", "image_segmenter", "object_detector", "text_classifier")
-ENVELOPES = ("body", "json", "kserve")
+ENVELOPES = ("body", "json", "kserve", "kservev2")
 Handle = Callable[[Any, Any], Any]
 
 

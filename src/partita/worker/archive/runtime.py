@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from partita.core.errors import InferenceFailed, InvalidInput
 from partita.core.tensors import DataType, Signature, TensorSpec
 from partita.wire.archive_call import INPUT, OUTPUT, PROBE, Answer, pack_answer, unpack_call
+from partita.wire.messages import Measured
 from partita.worker.archive.answers import (
     MISMATCHED,
     NOT_A_LIST,
@@ -87,6 +89,11 @@ class ArchiveRuntime:
         torch = sys.modules.get("torch")
         return None if torch is None else int(torch.get_num_threads())
 
+    def take_metrics(self) -> tuple[Measured, ...]:
+        """Return what the handler has measured since the last time."""
+        taken: tuple[Measured, ...] = self._context.metrics.take()
+        return taken
+
     def infer(self, batch: Batch) -> Batch:
         """Answer a batch; one after another where the handler has shown that it does not take several."""
         elements: list[bytes] = batch[INPUT].tolist()
@@ -136,7 +143,9 @@ class ArchiveRuntime:
         context.request_ids = {index: call.request_id for index, call in enumerate(told)}
         context.request_processor = [processor for _, processor in rows]
         context.__dict__.pop("partial_answers", None)
+        started_s = perf_counter()
         returned = checked(self._handle([row for row, _ in rows], context), len(rows))
+        context.metrics.add_time("PredictionTime", (perf_counter() - started_s) * 1000)
         answers = [answer_of(value, context, index) for index, value in enumerate(returned)]
         return elements_of(answers, [call is not None for call in calls])
 
