@@ -2,18 +2,18 @@
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 from partita.adapter import Adapter
+from partita.aside import Aside
 from partita.core.errors import InvalidInput, PartitaError, SwitchFailed
 from partita.core.plan import Plan
 from partita.engine.engine import Engine, EnsembleDeployment
 from partita.engine.service import Service
 from partita.engine.switching import Switch
 from partita.planners import choices_of
-from partita.planning.choices import ProfiledChoices
+from partita.planning.choices import ProfiledChoices, plan_ahead
 from partita.planning.controller import Controller
 from partita.planning.division import Division
 from partita.planning.ensemble_choices import EnsembleChoices
@@ -58,13 +58,13 @@ class Adaptation:
         """How the cores are divided among the models, where somebody sees to that."""
         self._adapters: dict[Service, Adapter] = {}
         self._preparing: dict[Service, asyncio.Task[None]] = {}
-        self._planner: ThreadPoolExecutor | None = None
+        self._planner = Aside(loop, "planner")
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Look after every model that is served from now on."""
         if self._adapts and self._timer is None:
-            self._planner = ThreadPoolExecutor(1, thread_name_prefix="partita-planner")
+            self._planner.start()
             self._look()
 
     async def stop(self) -> None:
@@ -78,9 +78,7 @@ class Adaptation:
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
-        if self._planner is not None:
-            await self._loop.run_in_executor(None, self._planner.shutdown)
-            self._planner = None
+        await self._planner.stop()
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._look)
@@ -158,7 +156,7 @@ class Adaptation:
 
     async def _prepared(self, service: Service) -> ProfiledChoices | EnsembleChoices:
         choices = choices_of(self._engine.deployment(service), self.topology)
-        await self._loop.run_in_executor(self._planner, choices.prepare)
+        await self._planner.run(lambda: plan_ahead(choices))
         return choices
 
     def forget(self, service: Service) -> None:

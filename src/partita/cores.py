@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from partita.aside import Aside
 from partita.core.errors import PartitaError
 from partita.core.topology import Topology
 from partita.deploy import cores_of
@@ -38,12 +38,12 @@ class CoreWatch:
         self._look_s = look_s
         self._first = read()
         self._cores = cores_of(settings, self._first)
-        self._aside: ThreadPoolExecutor | None = None
+        self._aside = Aside(self._loop, "cores")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Look from now on."""
-        self._aside = ThreadPoolExecutor(1, thread_name_prefix="partita-cores")
+        self._aside.start()
         self._task = self._loop.create_task(self._watch())
 
     async def stop(self) -> None:
@@ -52,9 +52,7 @@ class CoreWatch:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        if self._aside is not None:
-            await self._loop.run_in_executor(None, self._aside.shutdown)
-            self._aside = None
+        await self._aside.stop()
 
     async def _watch(self) -> None:
         """Look for ever: what goes wrong once must not end it, since nobody would notice."""
@@ -68,8 +66,7 @@ class CoreWatch:
             await asyncio.sleep(self._look_s)
 
     async def _look(self) -> None:
-        assert self._aside is not None
-        topology = self._ours(await self._loop.run_in_executor(self._aside, self._read))
+        topology = self._ours(await self._aside.run(self._read))
         cores = cores_of(self._settings, topology, strict=False)
         if cores and cores != self._cores:
             log.info("cores %s may be used now, not %s", format_cores(cores), format_cores(self._cores))

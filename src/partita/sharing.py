@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from partita.adaptation import Adaptation
+from partita.aside import Aside
 from partita.core.errors import PartitaError, SwitchFailed
 from partita.core.plan import Plan
 from partita.core.profile import Profile
@@ -30,8 +29,6 @@ from partita.system.clock import SystemClock
 from partita.system.cpus import format_cores
 
 log = logging.getLogger("partita")
-T = TypeVar("T")
-
 LOOK_S = 0.5
 """How often it is looked whether a model has come, gone, or been profiled."""
 MOVE_LIMIT_S = 60.0
@@ -68,14 +65,14 @@ class CoreSharing:
         self._begun: WeakKeyDictionary[Service, Deployment] = WeakKeyDictionary()
         """What services were started with, of those that were moved since."""
         self._planners: WeakKeyDictionary[Service, tuple[object, Planner]] = WeakKeyDictionary()
-        self._aside: ThreadPoolExecutor | None = None
+        self._aside = Aside(self._loop, "sharing")
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         adaptation.division = self.division
 
     def start(self) -> None:
         """Look from now on."""
-        self._aside = ThreadPoolExecutor(1, thread_name_prefix="partita-sharing")
+        self._aside.start()
         self._look()
 
     async def stop(self) -> None:
@@ -87,9 +84,7 @@ class CoreSharing:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        if self._aside is not None:
-            await self._loop.run_in_executor(None, self._aside.shutdown)
-            self._aside = None
+        await self._aside.stop()
 
     def cores_changed(self, cores: Cores, topology: Topology) -> None:
         """Other cores may be used now."""
@@ -156,10 +151,6 @@ class CoreSharing:
 
     # --- dividing ---------------------------------------------------------------------------------
 
-    async def _run_aside(self, call: Callable[[], T]) -> T:
-        assert self._aside is not None
-        return await self._loop.run_in_executor(self._aside, call)
-
     async def _attempt(self, services: Sequence[Service], cause: Cause) -> None:
         """Divide the cores; what goes wrong once must not end that, since nobody would notice."""
         try:
@@ -172,7 +163,7 @@ class CoreSharing:
     async def _divide(self, services: Sequence[Service], cause: Cause) -> None:
         parties, cores, topology = [self._party(s) for s in services], self._cores, self._topology
         now_s = self._now_s()
-        divided = await self._run_aside(
+        divided = await self._aside.run(
             lambda: self.division.decide(parties, cores, topology, now_s=now_s, cause=cause)
         )
         if divided.outcome is Outcome.DIVIDED:
@@ -215,7 +206,7 @@ class CoreSharing:
         assert plan_before is not None
         topology, cores = self._topology, share.cores
         batch = share.batch if share.rate else None
-        plan = await self._run_aside(lambda: _plan(begun, deployment, topology, cores, batch))
+        plan = await self._aside.run(lambda: _plan(begun, deployment, topology, cores, batch))
         placed = plan
         if not isinstance(deployment, EnsembleDeployment):
             standing = standing_on(plan_before.instances, cores)

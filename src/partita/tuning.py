@@ -2,16 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from msgspec import structs
 
 from partita.adaptation import Adaptation
+from partita.aside import Aside
 from partita.choosing import adopted
 from partita.core.errors import PartitaError
 from partita.core.plan import Plan
@@ -32,8 +30,6 @@ from partita.system.shared_memory import SharedMemory
 from partita.wire.archive_call import pack_calls
 
 log = logging.getLogger("partita")
-T = TypeVar("T")
-
 LOOK_S = 0.2
 """How often services are looked for that are still to be measured."""
 
@@ -64,7 +60,7 @@ class Tuning:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._tuned: Service | None = None
-        self._aside: ThreadPoolExecutor | None = None
+        self._aside = Aside(self._loop, "tuning")
 
     def know(self, source: ModelSource) -> None:
         """Take where a model comes from that is served, or soon will be."""
@@ -73,7 +69,7 @@ class Tuning:
 
     def start(self) -> None:
         """Look after every model that is served from now on."""
-        self._aside = ThreadPoolExecutor(1, thread_name_prefix="partita-tuning")
+        self._aside.start()
         self._look()
 
     async def stop(self) -> None:
@@ -84,9 +80,7 @@ class Tuning:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._aside is not None:
-            await self._loop.run_in_executor(None, self._aside.shutdown)
-            self._aside = None
+        await self._aside.stop()
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._look)
@@ -135,10 +129,6 @@ class Tuning:
             self._engine.tunings[service] = report
         return service.sample.is_ripe
 
-    async def _run_aside(self, call: Callable[[], T]) -> T:
-        assert self._aside is not None
-        return await self._loop.run_in_executor(self._aside, call)
-
     async def _tune(self, service: Service, source: ModelSource) -> None:
         report = TuningReport(budget_s=self._budget_s, left_s=self._budget_s)
         cores = self._engine.deployment(service).cores
@@ -146,8 +136,8 @@ class Tuning:
         log.info("%s: measured while it serves, for at most %g s", service.name, self._budget_s)
         try:
             calls = await self._calls(service)
-            source = await self._run_aside(lambda: _as_served(source, service, self._adaptation.topology))
-            encoded = await self._run_aside(
+            source = await self._aside.run(lambda: _as_served(source, service, self._adaptation.topology))
+            encoded = await self._aside.run(
                 lambda: encode_assignment(
                     assignment(source, cores, self._adaptation.topology, self._budget_s)
                 )
@@ -177,7 +167,7 @@ class Tuning:
             memory.view[:] = packed
             return memory
 
-        return await self._run_aside(written)
+        return await self._aside.run(written)
 
     async def _serve_by(self, service: Service, source: ModelSource, profile: Profile) -> None:
         """Switch to the plan that the profile asks for, by the ordinary handover."""
@@ -189,7 +179,7 @@ class Tuning:
             allowed = replace(source, settings=limited)
             return plan_for(allowed, self._adaptation.topology, deployment.cores, known)
 
-        plan, before = await self._run_aside(planned), service.plan
+        plan, before = await self._aside.run(planned), service.plan
         service.member.launch = suited(service.member.launch, plan)
         self._engine.planned_anew(service, plan=plan, profile=known)
         self._adaptation.forget(service)

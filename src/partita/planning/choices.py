@@ -87,14 +87,6 @@ class ProfiledChoices:
         """Largest aggregate batch to plan for."""
         return self._max_batch
 
-    def prepare(self) -> None:
-        """Plan for every power of two now: milliseconds each on many cores, better not spent in a loop."""
-        batch = 1
-        while batch < self._max_batch:
-            self.best(batch)
-            batch *= 2
-        self.best(self._max_batch)
-
     def best(self, batch: int) -> Plan:
         """Return the plan of least latency, its executions as small as they may be without losing 2 %."""
         if batch not in self._best:
@@ -181,6 +173,15 @@ class ProfiledChoices:
             items = instance.batch if self._together else instance.micro_batch
             total += 1000.0 * items / self._alone_ms(instance.threads, items)
         return total
+
+
+def plan_ahead(choices: Choices) -> None:
+    """Plan for every power of two now: milliseconds each on many cores, better not spent in a loop."""
+    batch = 1
+    while batch < choices.max_batch:
+        choices.best(batch)
+        batch *= 2
+    choices.best(choices.max_batch)
 
 
 def halves(plan: Plan) -> tuple[int, ...]:

@@ -114,14 +114,6 @@ class EnsembleChoices:
         """Largest aggregate batch to plan for."""
         return self._max_batch
 
-    def prepare(self) -> None:
-        """Plan for every power of two now."""
-        batch = 1
-        while batch < self._max_batch:
-            self.best(batch)
-            batch *= 2
-        self.best(self._max_batch)
-
     def best(self, batch: int) -> Plan:
         """Return the plan of least latency: that of the slowest member, or of all in turn."""
         if batch not in self._best:
