@@ -184,6 +184,7 @@ class Adapter:
         self._switch = None
         if switch.outcome in (Outcome.ACCEPTING, Outcome.FINISHED):
             assert switch.accepting_s is not None
-            self.controller.switched(now_s, cost_s=switch.accepting_s - switch.asked_s)
+            took_s = switch.accepting_s - switch.asked_s
+            self.controller.switched(now_s, cost_s=self.controller.switch_rules.disturbance * took_s)
         else:
             self.controller.switch_failed(now_s, switch.failure)

@@ -1,5 +1,6 @@
 """The pace of executions beside the profile's: what it tells of today's instances, and of others."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -177,3 +178,46 @@ def test_what_is_seen_between_single_items_compares_nothing() -> None:
     pace.switched(wide(), 1)
     fed(pace, thin(), 0.9)
     assert not pace.is_known(wide(), thin())
+
+
+def test_a_plan_that_was_not_compared_is_placed_beside_those_that_were() -> None:
+    (four,) = [choices().thinner(thin(), 8)]
+    assert four is not None
+    pace = fed(Pace(3), wide(), 1.0)
+    pace.switched(wide(), 8)
+    fed(pace, thin(), 0.8)
+    pace.switched(thin(), 1)
+    fed(pace, four, 1.6)
+    pace.switched(four, 8)
+    fed(pace, thin(), 0.8)
+    assert pace.of(wide(), thin()) / pace.of(thin(), thin()) == pytest.approx(1.25)
+    assert pace.of(four, thin()) / pace.of(thin(), thin()) == pytest.approx(2.0)
+
+
+def test_one_client_that_waits_strains_nothing_and_gets_the_plan_for_one_item() -> None:
+    """Thin instances do more items a second, and what a lone client sends is all that wide ones can do."""
+    profile = Profile(
+        ProfilePoint(threads=t, batch=b, mean_ms=b * (2.0 + 8.0 / t)) for t in (1, 2, 4) for b in (1, 2, 4, 8)
+    )
+    known = ProfiledChoices(Optimizer(profile), cores=CORES, max_batch=8)
+    start = known.best(8)
+    assert threads(start) == [1, 1, 1, 1]
+    rules = EstimatorRules(max_batch=8)
+    one = Controller(known, start, now_s=0.0, estimator=rules, is_warm=lambda _: True)
+    rate = known.items_per_s(known.best(1))
+    drive = Drive(one, pace=lambda _: 1.0).intervals(30, 1.0, arrived=round(rate * one.sample_s))
+    assert [threads(d.target) for d in drive.switches] == [[4]]
+
+
+def test_a_plan_of_more_threads_than_are_planned_for_gets_other_batches_all_the_same() -> None:
+    known = ProfiledChoices(choices()._optimizer, cores=CORES - 1, max_batch=32)
+    found = known.rebatched(thin(), 8)
+    assert found is not None
+    assert threads(found) == [2, 2]
+
+
+def test_other_batches_leave_an_instance_where_it_may_run() -> None:
+    roaming = replace(thin(), instances=tuple(i.placed(range(2), range(4)) for i in thin().instances))
+    found = choices().rebatched(roaming, 16)
+    assert found is not None
+    assert {i.affinity for i in found.instances} == {(0, 1, 2, 3)}

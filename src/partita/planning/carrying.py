@@ -15,6 +15,8 @@ from partita.planning.switching import SwitchRules, Verdict
 
 NOTABLE = 0.02
 """A larger batch that adds less capacity than this is not worth the longer wait for its answers."""
+ALONE = 1.05
+"""A depth below this: an arriving item finds no other."""
 
 
 def enough(choices: Choices, rate: float, *, first: int = 1) -> int:
@@ -33,6 +35,11 @@ def enough(choices: Choices, rate: float, *, first: int = 1) -> int:
         if batch >= choices.max_batch:
             return best
         batch = min(2 * batch, choices.max_batch)
+
+
+def is_alone(seen: Seen) -> bool:
+    """Whether items hardly ever meet: a client that waits is as fast as its answers, and strains nothing."""
+    return seen.batch == 1 and seen.depth < ALONE
 
 
 def is_strained(choices: Choices, rules: SwitchRules, plan: Plan, rate: float) -> bool:
@@ -56,6 +63,8 @@ def wanted_batch(choices: Choices, rules: SwitchRules, seen: Seen, *, strained: 
     Where the load is too much for today's instances it is the least that carries it; else B̃, or what
     really comes together where batches hardly ever fill, or the least above that carries the load.
     """
+    if is_alone(seen):
+        return 1
     if strained:
         return enough(choices, seen.rate / rules.planned_load)
     batch = min(seen.batch, choices.max_batch)

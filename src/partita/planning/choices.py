@@ -104,7 +104,9 @@ class ProfiledChoices:
     def _spread(self, threads: tuple[int, ...], batch: int) -> Plan | None:
         key = (threads, max(batch, len(threads)))
         if key not in self._spreads:
-            self._spreads[key] = self._optimizer.spread(threads, self._cores, key[1])
+            # A plan that is there may have more threads than plans are made for (planning/head_core.py).
+            cores = max(self._cores, sum(threads))
+            self._spreads[key] = self._optimizer.spread(threads, cores, key[1])
         return self._spreads[key]
 
     def _is_possible(self, plan: Plan) -> bool:
@@ -201,4 +203,5 @@ def _placed_like(old: Plan, new: Plan) -> Plan:
 
 def _moved(old: InstanceSpec, new: InstanceSpec) -> InstanceSpec:
     assert old.threads == new.threads, (old, new)
-    return replace(new, cores=old.cores, model=old.model, device=old.device, runtime=old.runtime)
+    kept = replace(new, model=old.model, device=old.device, runtime=old.runtime)
+    return kept.placed(old.cores, old.affinity)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from partita.core.errors import NoFeasiblePlan
 from partita.core.plan import Plan
 from partita.planning.backlog import Backlog
-from partita.planning.carrying import is_strained, narrowed, wanted_batch, widened
+from partita.planning.carrying import is_alone, is_strained, narrowed, wanted_batch, widened
 from partita.planning.choices import Choices
 from partita.planning.decisions import Action, Decision, Entry, Failed, Option, Reason, Seen
 from partita.planning.estimator import BatchSizeEstimator, EstimatorRules
@@ -223,7 +223,7 @@ class Controller:
 
     def _choose(self, now_s: float, seen: Seen) -> Decision:
         choices = self._choices
-        strained = is_strained(choices, self.switch_rules, self.plan, seen.rate)
+        strained = not is_alone(seen) and is_strained(choices, self.switch_rules, self.plan, seen.rate)
         is_timed_out = seen.timeout_share >= self.estimator_rules.timeout_share
         batch = wanted_batch(choices, self.switch_rules, seen, strained=strained, timed_out=is_timed_out)
         stay = self._option(Action.STAY, self.plan, batch)

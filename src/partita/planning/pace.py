@@ -60,10 +60,14 @@ class Pace:
             return
         old, before = self._left
         self._left = None
-        seen = self._relative.get(old)
-        relative = 1.0 if seen is None else seen[0]
-        self._relative[old] = (relative, sample.now_s)
-        self._relative[kinds(plan)] = (relative * now / before, sample.now_s)
+        new, known = kinds(plan), {of: relative for of, (relative, _) in self._relative.items()}
+        if old in known or new not in known:
+            known[old] = known.get(old, 1.0)
+            known[new] = known[old] * now / before
+        else:
+            known[old] = known[new] * before / now
+        for one in (old, new):
+            self._relative[one] = (known[one], sample.now_s)
 
     def switched(self, old: Plan, batch: int) -> None:
         """Other instances serve from now on, for about `batch` items at once.
