@@ -164,6 +164,23 @@ def test_an_archive_is_profiled_with_bodies_that_the_user_gives(
     assert marked(mark) == []
 
 
+def test_the_first_executions_of_a_worker_do_not_count(
+    archive: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = "import time\nslow = [0.4] * 3\n"
+    handler = HANDLER.replace(
+        "    answers = []", "    time.sleep(slow.pop() if slow else 0.0)\n    answers = []"
+    )
+    (archive / "sums.py").write_text(first + handler)
+    samples = archive.with_suffix(".samples")
+    samples.mkdir()
+    (samples / "one.bin").write_bytes(b"one")
+    assert run(["profile", str(archive), "--budget", "6", "--max-batch", "1", "--json"]) == 0
+    points = json.loads(capsys.readouterr().out)["points"]
+    assert points
+    assert max(point["mean_ms"] for point in points) < 200.0
+
+
 def test_samples_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     from partita.profiling.calls import load_calls
 

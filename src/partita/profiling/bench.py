@@ -13,10 +13,14 @@ from partita.profiling.inputs import Items
 from partita.profiling.solo import InputRows, SoloWorker
 from partita.profiling.turns import AtOnce, Turn, Turns
 from partita.system.memory import available_bytes
+from partita.wire.archive_call import RUNTIME as ARCHIVE
 from partita.wire.messages import BatchDone
 
 _ROOM = 2.0
 """A further worker starts beside the others while memory for this many is free."""
+_SETTLING = 3
+"""Executions of an archive's worker that do not count. Others warm up before they are ready; here nobody knew
+with what, and TorchScript looks at its first runs before it makes the code that the later ones execute."""
 _TRIES = 4
 """An execution that is stopped on the way is run again, but no more often than this in all."""
 _LONG_MS = 20.0
@@ -67,6 +71,8 @@ class Bench:
         self._last_ms: dict[tuple[int, int], float] = {}
         self._said: set[str] = set()
         self._workers: dict[int, SoloWorker] = {}
+        self._fresh: set[SoloWorker] = set()
+        """Workers that have executed nothing yet."""
         self._rows = InputRows(arena_bytes)
 
     def begin(self) -> tuple[Signature, str]:
@@ -89,6 +95,11 @@ class Bench:
     def run(self, threads: int, batch: int) -> Took:
         """Execute one batch. Raises `ExecutionFailed`, `LoadFailed` or `MemoryError`."""
         worker, placed = self._worker(threads), self._rows.batch(batch)
+        if worker in self._fresh:
+            self._fresh.discard(worker)
+            for _ in range(_SETTLING):
+                with self._turns.turn(worker):
+                    worker.run(placed)
         last_ms = self._last_ms.get((threads, batch))
         expected_s = None if last_ms is None else last_ms / 1e3
         for tries in range(1, _TRIES + 1):
@@ -138,6 +149,7 @@ class Bench:
         """End the worker of this thread count; the next `run` starts a new one."""
         worker = self._workers.pop(threads, None)
         if worker is not None:
+            self._fresh.discard(worker)
             worker.kill()
 
     def close(self) -> None:
@@ -152,6 +164,8 @@ class Bench:
             return self._workers[threads]
         self._make_room()
         worker = self._workers[threads] = self._start(threads)
+        if self._launch.runtime == ARCHIVE:
+            self._fresh.add(worker)
         return worker
 
     def _start(self, threads: int) -> SoloWorker:
