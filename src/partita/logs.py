@@ -1,6 +1,8 @@
 """What the server writes to stderr: lines of text or of JSON, and where asked for one for each request."""
 
+import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -14,6 +16,9 @@ FIELDS = "fields"
 """Attribute of a record with what a line of JSON says besides its message."""
 _CLIENTS_OWN = frozenset({"invalid_request", "payload_too_large", "deadline_exceeded", "queue_full"})
 """Outcomes that are no fault of the server's."""
+
+_TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
+"""The beginning of a ``traceparent``."""
 
 log = logging.getLogger("partita.requests")
 
@@ -31,10 +36,17 @@ class TextLines(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the record as text."""
-        said = "".join(f" {name}={value}" for name, value in _fields(record).items())
-        return super().format(record) + said
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 the base class's name
+        """Return the record's first line; a traceback comes below it."""
+        said = "".join(f" {name}={_plain(value)}" for name, value in _fields(record).items())
+        return super().formatMessage(record) + said
+
+
+def _plain(value: Any) -> str:
+    """Return a field's value so that it can neither end its line nor look like another field."""
+    text = str(value)
+    is_plain = text.isprintable() and not any(mark in text for mark in ' "')
+    return text if is_plain and text else json.dumps(text)
 
 
 class JsonLines(logging.Formatter):
@@ -93,8 +105,8 @@ def line(trail: Trail) -> dict[str, Any]:
     }
     if trail.error:
         fields["error"] = trail.error
-    if incoming.traceparent:
-        fields["trace_id"] = incoming.traceparent.split("-")[1:2][0] if "-" in incoming.traceparent else ""
+    if trace := _TRACE.match(incoming.traceparent):
+        fields["trace_id"] = trace[1]
     return fields
 
 

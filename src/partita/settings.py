@@ -6,7 +6,6 @@ A setting comes from the command line, else from the file, else from the environ
 
 import importlib.util
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,7 +16,7 @@ from partita.core.errors import InvalidInput, MissingExtra
 from partita.core.process_settings import ProcessSettings
 from partita.core.versions import Versions
 from partita.reading import read_table, read_toml
-from partita.system.addresses import Address
+from partita.system.addresses import Address, parse_origin
 from partita.system.artefacts import cache_dir as cache_dir  # noqa: PLC0414 for those who ask the settings
 from partita.system.cpus import parse_cores
 
@@ -35,9 +34,6 @@ AGGREGATE_TIMEOUT_MS = 10.0
 """How long policy `aggregate` waits for a full batch where nobody says; `eager` does not wait."""
 
 
-_ORIGIN = re.compile(r"^[a-z][a-z0-9+.-]*://[^/\s:?#]+(:\d{1,5})?$")
-
-
 def _check_cores(cores: str | int | None) -> None:
     if isinstance(cores, int):
         if cores < 1:
@@ -47,6 +43,14 @@ def _check_cores(cores: str | int | None) -> None:
             parse_cores(cores.strip().removesuffix(","))
         except InvalidInput as error:
             raise ValueError(str(error)) from error
+
+
+def _origins(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return origins as browsers write them."""
+    try:
+        return tuple(one if one == "*" else parse_origin(one) for one in given)
+    except InvalidInput as error:
+        raise ValueError(f"cors_origins: {error}") from error
 
 
 class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,7 +179,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ()
     """Names that changes may be asked for by, besides ``localhost`` and addresses in numbers."""
     cors_origins: tuple[str, ...] = ()
-    """Origins, such as ``https://app.example``, whose pages may ask from a browser; ``*`` is every one."""
+    """Origins, such as ``https://app.example``, whose pages may ask from a browser, and change the server
+    with the token; ``*`` is every one."""
     cores: str | int | None = None
     """Which (``"0-3"``) or how many (4) CPUs the instances get; None = all that may run at once."""
     head_cores: str | None = None
@@ -209,7 +214,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Literal["text", "json"] = "text"
     """Lines on stderr for people, or one JSON object each."""
     log_requests: bool = False
-    """Whether each request gets a line when it has ended."""
+    """Whether each request that reached a model gets a line when it has ended."""
     tracing: str | None = None
     """URL of an OTLP receiver over HTTP, such as ``http://127.0.0.1:4318``, that traces are sent to."""
     trace_sampling: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
@@ -231,9 +236,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         _check_cores(self.head_cores)
         if self.tracing is not None and not self.tracing.startswith(("http://", "https://")):
             raise ValueError("tracing is the URL of an OTLP receiver, http://HOST:PORT")
-        for origin in self.cors_origins:
-            if origin != "*" and not _ORIGIN.match(origin):
-                raise ValueError(f"cors_origins: {origin!r} is not SCHEME://HOST or SCHEME://HOST:PORT")
+        msgspec.structs.force_setattr(self, "cors_origins", _origins(self.cors_origins))
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key are of use only together")
         if self.tls_client_ca is not None and self.tls_certificate is None:

@@ -106,7 +106,52 @@ def test_every_origin(model: Path) -> None:
         assert asked(server.url(), inference(), f"Origin: {OTHER}")[1][ALLOW] == OTHER
 
 
-@pytest.mark.parametrize("origin", ["app.example", "https://app.example/", "https://", "http://a:b", ""])
+@pytest.mark.parametrize("origin", [OTHER, "http://203.0.113.5"])
+def test_a_page_hears_why_it_may_not_register_a_model(model: Path, origin: str) -> None:
+    with serving(model, enable_model_api=True) as server:
+        register = request("/models?url=linear.onnx", b"")
+        status, _, body = asked(server.url("management"), register, f"Origin: {origin}")
+        said = json.loads(body)
+        assert (status, said["type"]) == (403, "ForbiddenException")
+        assert "cors_origins" in said["message"]
+        status, _, body = asked(server.url("management"), register)
+        assert b"cors_origins" not in body
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("https://app.example:8443", "https://app.example:8443"),
+        ("https://App.Example", "https://app.example"),
+        ("https://app.example:443", "https://app.example"),
+        ("http://app.example:443", "http://app.example:443"),
+        ("HTTP://app.example:080", "http://app.example"),
+        ("http://[::1]:3000", "http://[::1]:3000"),
+        ("http://[0:0:0:0:0:0:0:1]:80", "http://[::1]"),
+        ("moz-extension://0af7", "moz-extension://0af7"),
+        ("*", "*"),
+    ],
+)
+def test_origins_are_read_as_browsers_write_them(given: str, read: str) -> None:
+    assert ServerSettings(cors_origins=(given,)).cors_origins == (read,)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "app.example",
+        "https://app.example/",
+        "https://",
+        "http://a:b",
+        "http://a:65536",
+        "http://[::1",
+        "http://[:1]",
+        "http://me@a",
+        "https://*.example",
+        "https://a\n",
+        "",
+    ],
+)
 def test_what_is_no_origin(origin: str) -> None:
     given: dict[str, Any] = {"cors_origins": (origin,)}
     with pytest.raises(ValueError, match="cors_origins"):

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import queue
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -224,6 +225,55 @@ def test_a_line_for_each_request(tmp_path: Path, lines: Callable[[], list[dict[s
     assert predicted["request_id"] == fields["x-request-id"]
 
 
+def test_the_requests_of_a_stream_do_not_get_the_name_of_one_that_failed(
+    place: Path, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    good = triton.InferInput("x", [1, 4], "FP32").set_data_from_numpy(np.ones((1, 4), np.float32))
+    short = triton.InferInput("x", [1, 4], "FP32").set_data_from_numpy(np.ones((1, 4), np.float32))
+    short.set_shape([2, 4])
+    answers: queue.Queue[Any] = queue.Queue()
+    with serving(place / "linear.onnx", log_requests=True, grpc=LOCAL) as server:
+        client = triton.InferenceServerClient(str(server.head.ports["grpc"]))
+        client.start_stream(lambda result, error: answers.put(error), headers={"x-request-id": "the stream"})
+        for x, name in ((good, "named"), (short, "failed"), (good, ""), (good, "a\nb")):
+            client.async_stream_infer("linear", [x], request_id=name)
+        errors = [answers.get(timeout=60) is not None for _ in range(4)]
+        client.stop_stream()
+        client.close()
+    assert errors == [False, True, False, False]
+    assert [one["request_id"] for one in lines()] == ["named", "the stream", "the stream"]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\u2028b", "\x1b[2J", "x" * 129])
+def test_a_name_that_cannot_stand_in_a_line_is_none(
+    place: Path, lines: Callable[[], list[dict[str, Any]]], name: str
+) -> None:
+    with serving(place / "linear.onnx", log_requests=True) as server:
+        fields = ("x-request-id: header", f"traceparent: 00-{TRACE[1:]}-{PARENT}-01")
+        assert asked(server, asking("linear", name=name), *fields) == 200
+    (line,) = lines()
+    assert line["request_id"] == "header"
+    assert "trace_id" not in line
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("a-b_c=1", "a-b_c=1"),
+        (1.5, "1.5"),
+        ("x outcome=ok", '"x outcome=ok"'),
+        ("x\n2026 ERROR gone", r'"x\n2026 ERROR gone"'),
+        ('"x"', r'"\"x\""'),
+        ("\u2028\x85", r'"\u2028\u0085"'),
+        ("", '""'),
+    ],
+)
+def test_a_field_ends_neither_its_line_nor_itself(value: Any, said: str) -> None:
+    record = logging.LogRecord("partita", logging.INFO, "", 1, "request", (), None)
+    record.fields = {"error": value, "items": 2}
+    assert TextLines().format(record).endswith(f" INFO request error={said} items=2")
+
+
 def test_records_as_lines() -> None:
     record = logging.LogRecord("partita", logging.WARNING, "", 1, "%d of %s", (2, 'a "b"'), None)
     document = json.loads(JsonLines().format(record))
@@ -235,5 +285,8 @@ def test_records_as_lines() -> None:
         raise ValueError("broken")
     except ValueError:
         record.exc_info = sys.exc_info()
+    first, *below = TextLines().format(record).splitlines()
+    assert first.endswith(" request_id=x")
+    assert below[-1] == "ValueError: broken"
     assert "ValueError: broken" in json.loads(JsonLines().format(record))["exception"]
     assert len(JsonLines().format(record).splitlines()) == 1

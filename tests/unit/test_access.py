@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.core.errors import InvalidRequest, NotAuthorized
+from partita.core.errors import ForeignCaller, InvalidRequest, NotAuthorized
 from partita.core.versions import LatestVersions
 from partita.key_file import KeyFile
 from partita.protocols.access import Access, Keys, bearer
@@ -35,20 +35,52 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_pages_of_other_origins_may_not_change_the_server() -> None:
+OUR_PAGES = [
+    (None, "localhost"),
+    ("http://localhost:3000", "localhost"),
+    ("http://127.0.0.1", "localhost"),
+    ("http://127.8.9.1:3000", "203.0.113.5:8080"),
+    ("http://[::1]:3000", "localhost"),
+    ("https://mine.example", "localhost"),
+    ("https://Mine.example:3000", "localhost"),
+    ("https://app.example", "localhost"),
+    ("http://203.0.113.5:8080", "203.0.113.5:8080"),  # a page of this very server
+    ("http://[2001:db8::1]:8080", "[2001:db8::1]:8080"),
+]
+OTHER_PAGES = [
+    ("https://evil.example", "localhost"),
+    ("null", "localhost"),
+    ("http://app.example", "localhost"),
+    ("file://", "localhost"),
+    ("", "localhost"),
+    ("http://203.0.113.5", "localhost"),
+    ("http://203.0.113.5", None),
+    ("http://203.0.113.5:3000", "203.0.113.5:8080"),
+    ("http://10.0.0.7", "10.0.0.8"),
+    ("http://[2001:db8::1]", "localhost"),
+    ("http://localhost.evil.example", "localhost"),
+    ("http://127.0.0.1.evil.example", "127.0.0.1"),
+]
+
+
+@pytest.mark.parametrize(("origin", "host"), OUR_PAGES)
+def test_pages_that_may_change_the_server(origin: str | None, host: str) -> None:
     access = Access(keys=None, hosts=frozenset({"mine.example"}), origins=frozenset({"https://app.example"}))
-    for origin in (
-        None,
-        "http://localhost:3000",
-        "http://127.0.0.1",
-        "https://mine.example",
-        "https://app.example",
-    ):
-        access.check(None, "localhost", origin)
-    for origin in ("https://evil.example", "null", "http://app.example", "file://", ""):
-        with pytest.raises(NotAuthorized, match="cors_origins"):
-            access.check(None, "localhost", origin)
-    Access(keys=None, origins=frozenset("*")).check(None, None, "https://anybody.example")
+    access.check(None, host, origin)
+
+
+@pytest.mark.parametrize(("origin", "host"), OTHER_PAGES)
+def test_pages_of_other_origins_may_not_change_the_server(origin: str, host: str | None) -> None:
+    access = Access(keys=None, hosts=frozenset({"mine.example"}), origins=frozenset({"https://app.example"}))
+    with pytest.raises(ForeignCaller, match="cors_origins"):
+        access.check(None, host, origin)
+
+
+def test_every_page_may_where_the_settings_say_so_but_not_under_another_name() -> None:
+    access = Access(keys=None, origins=frozenset("*"))
+    access.check(None, None, "https://anybody.example")
+    with pytest.raises(ForeignCaller, match="allowed_hosts"):  # DNS rebinding
+        access.check(None, "evil.example:8080", "http://evil.example:8080")
 
 
 def test_a_key_expires_and_one_of_your_own_does_not(clock: Clock) -> None:

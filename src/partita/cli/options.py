@@ -20,7 +20,9 @@ cores_option = click.option(
     metavar="LIST|N",
     help="Which CPUs (0-3,8) or how many (4). [default: all that this process may use at once]",
 )
-config_option = click.option("--config", type=FILE, metavar="FILE", help="Settings, a partita.toml.")
+config_option = click.option(
+    "--config", type=FILE, metavar="FILE", help="Settings, a partita.toml; see docs/configuration.md."
+)
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:

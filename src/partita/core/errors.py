@@ -67,6 +67,12 @@ class NotAuthorized(RequestError):
     code = "not_authorized"
 
 
+class ForeignCaller(NotAuthorized):
+    """What was asked changes the server, and a page or under a name asked that the settings do not know."""
+
+    code = "foreign_caller"
+
+
 class ModelNotFound(RequestError):
     """No model or version of that name is served."""
 

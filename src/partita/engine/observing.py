@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from partita.engine.service import Service
 
 OK, CANCELLED = "ok", "cancelled"
+MAX_ID_CHARACTERS = 128
 
 
 @dataclass(slots=True)
@@ -35,11 +36,20 @@ INCOMING: ContextVar[Incoming | None] = ContextVar("partita_incoming", default=N
 """The request that is being handed to the engine, where anybody observes requests."""
 
 
+def is_request_id(given: str) -> bool:
+    """Whether a client's name for a request may stand in logs and traces: it is short and can be printed."""
+    return 0 < len(given) <= MAX_ID_CHARACTERS and given.isprintable()
+
+
 def say_request_id(request_id: str) -> None:
-    """Name the request that is being handed in, by what its content says."""
+    """Name the request that is submitted next by what its content says; it may say nothing, "".
+
+    Where several share an `Incoming`, as those of a stream do, each must say so right before it is submitted:
+    one that fails in between would leave its name to the next.
+    """
     said = INCOMING.get()
     if said is not None:
-        said.said_id = request_id
+        said.said_id = request_id if is_request_id(request_id) else ""
 
 
 @dataclass(frozen=True, slots=True)

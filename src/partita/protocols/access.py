@@ -4,10 +4,10 @@ import hmac
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from partita.core.clock import Clock
-from partita.core.errors import NotAuthorized
+from partita.core.errors import ForeignCaller, NotAuthorized
 
 KEY_BYTES = 18
 KINDS = ("management", "inference")
@@ -76,20 +76,20 @@ class Access:
     hosts: frozenset[str] = frozenset()
     """Names that the server may be called by, besides ``localhost`` and addresses in numbers."""
     origins: frozenset[str] = frozenset()
-    """Origins whose pages may ask, besides those of such names; ``*`` is every one."""
+    """Origins whose pages may ask, besides those of `hosts` and of this machine; ``*`` is every one."""
 
     def check(self, authorization: str | None, host: str | None = None, origin: str | None = None) -> None:
-        """Raise `NotAuthorized` unless the token and the headers ``Host`` and ``Origin`` are good.
+        """Raise `ForeignCaller` unless ``Host`` and ``Origin`` are good, `NotAuthorized` unless the token is.
 
         A web page that had its own name point to this address (DNS rebinding) would send that name; one that
         just asks here would send its origin.
         """
-        if origin is not None and not self.knows_origin(origin):
-            raise NotAuthorized(
+        if origin is not None and not self.knows_origin(origin, host):
+            raise ForeignCaller(
                 f"pages of {origin[:80]!r} may not change this server; add it to cors_origins if they may"
             )
         if host is not None and not self.knows_host(host):
-            raise NotAuthorized(
+            raise ForeignCaller(
                 f"host {host[:80]!r} is not one of this server's; use its address, or add it to allowed_hosts"
             )
         if self.keys is not None and not self.keys.allows("management", bearer(authorization)):
@@ -97,23 +97,39 @@ class Access:
                 "the management token is missing, wrong or expired; send it as Authorization: Bearer TOKEN"
             )
 
-    def knows_origin(self, origin: str) -> bool:
-        """Whether an ``Origin`` header names a place whose pages may change the server."""
+    def knows_origin(self, origin: str, host: str | None = None) -> bool:
+        """Whether an ``Origin`` header names a place whose pages may change the server asked as `host`.
+
+        An address in numbers proves nothing here: anybody has pages at one. That of this machine does, and
+        so does the one that the request itself was sent to.
+        """
         if "*" in self.origins or origin in self.origins:
             return True
-        return "://" in origin and self.knows_host(origin.partition("://")[2])
+        _, separator, authority = origin.strip().lower().partition("://")
+        if not separator or not authority:
+            return False
+        if host is not None and authority == host.strip().lower():
+            return True
+        name = _name_in(authority)
+        address = _address(name)
+        return name == "localhost" or name in self.hosts or (address is not None and address.is_loopback)
 
     def knows_host(self, host: str) -> bool:
-        """Whether a ``Host`` header names this server."""
-        name = host.strip().lower()
-        if name.startswith("["):
-            name = name[1:].partition("]")[0]
-        elif name.count(":") <= 1:
-            name = name.partition(":")[0]
-        if name == "localhost" or name in self.hosts:
-            return True
-        try:
-            ip_address(name)
-        except ValueError:
-            return False
-        return True
+        """Whether a ``Host`` header names this server: DNS rebinding cannot make it an address."""
+        name = _name_in(host.strip().lower())
+        return name == "localhost" or name in self.hosts or _address(name) is not None
+
+
+def _name_in(authority: str) -> str:
+    """Return the host of ``HOST:PORT``, without the brackets of IPv6."""
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0]
+    return authority.partition(":")[0] if authority.count(":") <= 1 else authority
+
+
+def _address(name: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that a host is in numbers, None for a name."""
+    try:
+        return ip_address(name)
+    except ValueError:
+        return None

@@ -2,11 +2,9 @@
 
 from uuid import uuid4
 
-from partita.engine.observing import INCOMING, Incoming
+from partita.engine.observing import INCOMING, Incoming, is_request_id
 from partita.protocols.http.connection import Connection, Handler
 from partita.protocols.http.heads import RequestHead
-
-MAX_ID_CHARACTERS = 128
 
 
 class ObservedHandler:
@@ -38,9 +36,7 @@ class ObservedHandler:
 
 def name_of(given: str) -> str:
     """Return a request's name as its client told it, or a new one."""
-    if given and len(given) <= MAX_ID_CHARACTERS and given.isprintable():
-        return given
-    return uuid4().hex
+    return given if is_request_id(given) else uuid4().hex
 
 
 def _text(head: RequestHead, name: bytes) -> str:

@@ -1,9 +1,14 @@
-"""Where to listen: ``HOST:PORT``."""
+"""Where to listen, ``HOST:PORT``, and where pages come from, ``SCHEME://HOST:PORT``."""
 
+import re
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 
 from partita.core.errors import InvalidInput
+
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
+_PORTS = {"http": 80, "https": 443}
+"""Ports that browsers leave out of an origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +38,23 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_origin(text: str) -> str:
+    """Read ``SCHEME://HOST`` or ``SCHEME://HOST:PORT``; raises `InvalidInput`.
+
+    Returns it as browsers write it: in lower case, without the port that goes without saying.
+    """
+    match = _ORIGIN.fullmatch(text.lower())
+    try:
+        if match is None:
+            raise ValueError
+        scheme, host, port = match.groups()
+        if host.startswith("["):
+            host = f"[{IPv6Address(host[1:-1])}]"
+        number = None if port is None else int(port)
+        if number is not None and number > 65535:
+            raise ValueError
+    except ValueError:
+        raise InvalidInput(f"{text!r} is not SCHEME://HOST or SCHEME://HOST:PORT") from None
+    return f"{scheme}://{host}" if number in (None, _PORTS.get(scheme)) else f"{scheme}://{host}:{number}"

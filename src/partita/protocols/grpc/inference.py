@@ -65,8 +65,9 @@ class Call:
         service, template = self.service, self.template
         limits = (left_s, template.deadline_s or service.settings.deadline_s)
         deadline_s = min((limit for limit in limits if limit is not None), default=None)
-        if template.layout.is_ragged:
-            items = split_items(service, template, buffers)
+        items = split_items(service, template, buffers) if template.layout.is_ragged else None
+        say_request_id(template.request_id)  # also none: the requests of a stream share what is said of them
+        if items is not None:
             self._request = service.submit_ragged(items, template.layout, self, None, deadline_s)
         else:
             self._request = service.submit(buffers, template.n_items, template.layout, self, None, deadline_s)
@@ -188,8 +189,6 @@ class GrpcInference:
         service = self._engine.service(parsed.model, parsed.version)
         memo = GrpcMemo.of(service)
         template = make_template(parsed.request, service.signature)
-        if template.request_id:
-            say_request_id(template.request_id)
         order = order_of(parsed.request, service.signature)
         if prefix is not None and not template.request_id and len(prefix) <= MEMO_TEXT_BYTES:
             self._remember(prefix, parsed, memo, template, order)

@@ -9,6 +9,7 @@ STATUS = {
     "invalid_input": grpc.StatusCode.INVALID_ARGUMENT,
     "payload_too_large": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "not_authorized": grpc.StatusCode.UNAUTHENTICATED,
+    "foreign_caller": grpc.StatusCode.PERMISSION_DENIED,
     "load_failed": grpc.StatusCode.INVALID_ARGUMENT,
     "model_not_found": grpc.StatusCode.NOT_FOUND,
     "model_unavailable": grpc.StatusCode.UNAVAILABLE,

@@ -28,6 +28,7 @@ STATUS = {
     "invalid_input": 400,
     "payload_too_large": 413,
     "not_authorized": 403,
+    "foreign_caller": 403,
     "model_not_found": 404,
     "model_unavailable": 503,
     "queue_full": 503,
@@ -262,10 +263,10 @@ class Inference:
         self, service: Service, connection: Connection, template: Template, buffers: list[Buffer]
     ) -> None:
         context = (connection, template, service)
+        items = split_items(service, template, buffers) if template.layout.is_ragged else None
         if template.request_id:
             say_request_id(template.request_id)
-        if template.layout.is_ragged:
-            items = split_items(service, template, buffers)
+        if items is not None:
             connection.pending = service.submit_ragged(
                 items, template.layout, self, context, template.deadline_s
             )

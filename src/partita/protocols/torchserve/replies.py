@@ -10,17 +10,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from partita.core.errors import InferenceFailed, PartitaError
-from partita.engine.observing import INCOMING
+from partita.engine.observing import INCOMING, is_request_id
 
 HEADERS = {
     "Pragma": "no-cache",
     "Cache-Control": "no-cache; no-store, must-revalidate, private",
     "Expires": "Thu, 01 Jan 1970 00:00:00 UTC",
 }
-MAX_ID_CHARACTERS = 128
 
 ERRORS = {
     "not_authorized": (400, "InvalidKeyException"),
+    "foreign_caller": (403, "ForbiddenException"),
     "invalid_request": (400, "BadRequestException"),
     "invalid_input": (400, "BadRequestException"),
     "load_failed": (400, "ModelException"),
@@ -94,7 +94,7 @@ def reply(request: Request, content: Any, status: int = 200, media: str | None =
 
 def request_id(given: str | None) -> str:
     """Return the request's own name, or the one that it got, or a new one."""
-    if given and len(given) <= MAX_ID_CHARACTERS and given.isprintable():
+    if given is not None and is_request_id(given):
         return given
     incoming = INCOMING.get()
     return str(uuid4()) if incoming is None else incoming.request_id
