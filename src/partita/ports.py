@@ -28,6 +28,7 @@ from partita.protocols.openapi import document, openapi_route
 from partita.protocols.plans import PlanRoutes, Plans
 from partita.protocols.repository import Repository
 from partita.protocols.torchserve.direct import DirectPredictions
+from partita.protocols.torchserve.enveloped import EnvelopedInference
 from partita.protocols.torchserve.inference import TorchServeInference, is_inference_path
 from partita.protocols.torchserve.management import TorchServeManagement, is_management_path
 from partita.protocols.torchserve.operations import Registry, TorchServeOperations
@@ -101,9 +102,8 @@ class Ports:
             oip.routes.append(openapi_route(predictions.api))
             app = self._bridge(either(torchserve, oip, is_inference_path))
             direct = DirectPredictions(self._predictor)
-            inference = Inference(
-                self._engine, max_body_bytes=settings.max_body_bytes, enveloped=direct.enveloped
-            )
+            enveloped = EnvelopedInference(self._predictor).take
+            inference = Inference(self._engine, max_body_bytes=settings.max_body_bytes, enveloped=enveloped)
             door: Handler = Door(inference, app, direct)
             door = ObservedHandler(door) if self._is_observed else door
             await self._listen("http", settings.http, door)

@@ -1,9 +1,12 @@
 """Archives made by the real archiver, served unmodified and asked as TorchServe's documentation asks."""
 
+import gzip
 import io
 import json
+import logging
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +20,7 @@ from partita.embedded import Server
 from partita.settings import ModelSettings, ServerSettings, Settings
 from tests import archives
 from tests.e2e.test_torchserve import FORM_TYPE, JSON_TYPE, LOCAL, ask, multipart, serving
+from tests.raw_client import RawClient, request
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.e2e
@@ -262,8 +266,17 @@ def test_a_handler_that_speaks_the_open_inference_protocol(tmp_path: Path) -> No
             outputs = [{"name": name, "shape": [3], "datatype": "FP64", "data": [3.0, 4.0, -6.0]}]
             told = {"id": "mine", "model_name": "doubles", "model_version": "1.0", "outputs": outputs}
             assert json.loads(data) == told
-        status, _, data = ask(server, "POST", "/v2/models/doubles/infer", b'{"inputs": []}', JSON_TYPE)
-        assert (status, json.loads(data)["message"]) == (503, "Prediction failed")
+        infer = "/v2/models/doubles/infer"
+        packed = (("identity", body), ("gzip", gzip.compress(body)), ("deflate", zlib.compress(body)))
+        with RawClient(server.url()) as client:  # one connection: an error does not close it
+            for wrong, fields in ((b'{"inputs": []}', []), (body, ["Content-Encoding: gzip"])):
+                client.send(request(infer, wrong, JSON_TYPE, *fields))
+                status, headers, data = client.answer()
+                assert (status, list(json.loads(data))) == (400 if fields else 500, ["error"])
+                assert "connection" not in headers
+            for coding, content in packed:
+                client.send(request(infer, content, JSON_TYPE, f"Content-Encoding: {coding}"))
+                assert json.loads(client.answer()[2])["outputs"][0]["data"] == [3.0, 4.0, -6.0], coding
         with ThreadPoolExecutor(4) as pool:
             inputs = [[{**V2, "data": [float(k)] * 3}] for k in range(16)]
             asking = [json.dumps({"id": str(k), "inputs": one}).encode() for k, one in enumerate(inputs)]
@@ -271,6 +284,28 @@ def test_a_handler_that_speaks_the_open_inference_protocol(tmp_path: Path) -> No
             answers = list(pool.map(lambda body: ask(server, "POST", path, body, JSON_TYPE)[2], asking))
         for k, answer_to in enumerate(map(json.loads, answers)):
             assert (answer_to["id"], answer_to["outputs"][0]["data"]) == (str(k), [2.0 * k] * 3)
+
+
+def test_such_a_handler_is_asked_with_the_inference_token_and_by_the_requests_own_id(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    archives.archive(tmp_path, "doubles", "--handler", "doubles.py", doubles__py=DOUBLES)
+    model = {"doubles": ModelSettings(options={"envelope": "kservev2"})}
+    ports = ServerSettings(
+        http=LOCAL, management=LOCAL, metrics=None, inference_token=True, log_requests=True
+    )
+    settings = Settings(server=ports, model=model)
+    infer, body = "/v2/models/doubles/infer", json.dumps({"id": "mine", "inputs": [V2]}).encode()
+    caplog.set_level(logging.INFO, "partita.requests")
+    with Server([tmp_path / "doubles.mar"], cores=1, tune="never", settings=settings, ports=True) as server:
+        keys = server.head.access.keys
+        assert keys is not None
+        status, _, data = ask(server, "POST", infer, body, JSON_TYPE)
+        assert (status, list(json.loads(data))) == (403, ["error"])
+        right = f"Authorization: Bearer {keys.current['inference'].value}"
+        assert ask(server, "POST", infer, body, JSON_TYPE, right)[0] == 200
+    (record,) = [one for one in caplog.records if one.name == "partita.requests"]
+    assert record.fields["request_id"] == "mine"  # type: ignore[attr-defined]
 
 
 def test_what_handlers_measure_is_among_the_metrics(store: Path) -> None:

@@ -10,7 +10,9 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,49 @@ def test_nobody_registers_without_the_token_or_by_a_name_that_is_not_ours(store:
         status, _ = ask(server, "DELETE", "/models/first", good(server), host="evil.example")
         assert status in (400, 403)
         assert list(server.head.engine.services) == ["first"]
+
+
+def registered_at_once(server: Server, *urls: str) -> list[tuple[int, Any]]:
+    """Register these at the same moment; returns the answers, that of the lowest status first."""
+    with ThreadPoolExecutor(len(urls)) as pool:
+        paths = [f"/models?url={url}&initial_workers=1" for url in urls]
+        return sorted(
+            pool.map(lambda path: ask(server, "POST", path, good(server)), paths), key=itemgetter(0)
+        )
+
+
+def test_versions_of_a_new_name_that_come_at_once(tmp_path: Path) -> None:
+    for version in ("9.0", "10.0"):
+        zipped(tmp_path / f"v{version}.mar", files_of("both", modelVersion=version))
+    zipped(tmp_path / "broken.mar", {**files_of("broken"), "service.py": b"import nowhere\n"})
+    with serving(tmp_path) as server:
+        assert ask(server, "POST", "/models?url=v9.0.mar", good(server))[0] == 200
+        assert ask(server, "POST", "/models?url=v10.0.mar", good(server))[0] == 200
+        described = ask(server, "GET", "/models/both", good(server))[1]
+        assert [one["modelVersion"] for one in described] == ["10.0"], "the highest, by its number"
+        for method, more in (("PUT", "?min_worker=1"), ("DELETE", "")):
+            status, said = ask(server, method, f"/models/both/all{more}", good(server))
+            assert (status, "one version at a time" in said["message"]) == (400, True)
+        for version in ("9.0", "10.0"):
+            assert ask(server, "DELETE", f"/models/both/{version}", good(server))[0] == 200
+        answers = registered_at_once(server, "v9.0.mar", "v10.0.mar")
+        assert [status for status, _ in answers] == [200, 200], answers
+        assert set(server.head.engine.versions) == {("both", "9.0"), ("both", "10.0")}
+        described = ask(server, "GET", "/models/both/all", good(server))[1]
+        assert [one["modelVersion"] for one in described] == ["9.0", "10.0"]
+
+
+def test_one_version_that_is_registered_twice_at_once(tmp_path: Path) -> None:
+    zipped(tmp_path / "one.mar", files_of("one"))
+    zipped(tmp_path / "broken.mar", {**files_of("broken"), "service.py": b"import nowhere\n"})
+    with serving(tmp_path) as server:
+        (status, _), (other, said) = registered_at_once(server, "one.mar", "one.mar")
+        assert (status, other, said["type"]) == (200, 409, "ConflictStatusException")
+        for _ in range(2):  # what did not load is not kept from coming again
+            (status, _), (other, said) = registered_at_once(server, "broken.mar", "broken.mar")
+            assert (status, other, said["type"]) == (400, 409, "ConflictStatusException")
+        names = [one["modelName"] for one in ask(server, "GET", "/models", good(server))[1]["models"]]
+        assert names == ["one"]
 
 
 def test_a_token_that_has_expired_registers_nothing(store: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which versions of a model are served at once: a policy as a value."""
+"""Which versions of a model are served at once, as a value, and what order versions have."""
 
 from typing import Annotated, Literal
 
@@ -15,3 +15,9 @@ class LatestVersions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 Versions = Literal["all"] | LatestVersions | tuple[Version, ...]
 """All there are, the highest few, or these."""
+
+
+def version_order(version: str) -> tuple[int, str]:
+    """Return what versions are sorted by: numbers as numbers, and what is none before them."""
+    head = version.partition(".")[0]
+    return (int(head) if head.isdecimal() else -1), version

@@ -13,6 +13,7 @@ from partita.core.clock import Clock
 from partita.core.errors import InvalidInput, ModelNotFound
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.profile import Profile
+from partita.core.versions import version_order
 from partita.engine.deployment import Deployment, EnsembleDeployment
 from partita.engine.device_host import DeviceHosts
 from partita.engine.ensemble import Ensemble
@@ -154,7 +155,7 @@ class Engine:
     def all_versions(self, name: str) -> list[Service]:
         """Return the versions of a model that are served, the lowest first."""
         found = [service for (of, _), service in self.versions.items() if of == name]
-        return sorted(found, key=lambda service: _order(service.version))
+        return sorted(found, key=lambda service: version_order(service.version))
 
     def set_default(self, name: str, version: str) -> None:
         """Let a version that is served answer who names none. Raises `ModelNotFound`."""
@@ -311,12 +312,6 @@ class Engine:
 
 
 __all__ = ["WORKER_ARGV", "Deployment", "Engine", "EnsembleDeployment"]
-
-
-def _order(version: str) -> tuple[int, str]:
-    """Return what versions are sorted by: numbers as numbers, and what is none before them."""
-    head = version.partition(".")[0]
-    return (int(head) if head.isdecimal() else -1), version
 
 
 def _was_asked(service: Service) -> bool:

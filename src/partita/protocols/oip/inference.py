@@ -174,10 +174,10 @@ class Inference:
         start: int,
     ) -> None:
         """Take a request whose JSON part was not seen before, or is not to be remembered."""
-        if self._enveloped is not None and self._enveloped(service, connection, head, data, start):
-            return
         if head.content_encoding and head.content_encoding != "identity":
             data, start = decompressed(data[start:], head.content_encoding, max_bytes=self._max_body_bytes), 0
+        if self._enveloped is not None and self._enveloped(service, connection, head, data, start):
+            return
         length = head.inference_header_length
         if length is None:
             text, binary = data[start:] if start else data, len(data)

@@ -16,7 +16,6 @@ from partita.protocols.torchserve.archives import (
     header_list,
     is_archive,
     response_of,
-    speaks_oip,
 )
 from partita.protocols.torchserve.fields import fields_of, parts_of
 from partita.protocols.torchserve.predictions import Predictor
@@ -38,30 +37,17 @@ class DirectPredictions:
     def handle(self, connection: Connection, head: RequestHead, data: bytes, start: int) -> None:
         """Take a request below `PREFIX` whose body is ``data[start:]``; every failure is answered."""
         model, version = self._targets.get(head.path) or self._target(head.path)
-        name = request_id(_text(head, b"x-request-id"))
+        name = request_id(header_text(head, b"x-request-id"))
         try:
-            service = self._predictor.find(model, version, _text(head, b"authorization"))
+            service = self._predictor.find(model, version, header_text(head, b"authorization"))
             self._ask(service, connection, head, data[start:], name)
         except PartitaError as error:
             _fail(connection, error, name)
-
-    def enveloped(
-        self, service: Service, connection: Connection, head: RequestHead, data: bytes, start: int
-    ) -> bool:
-        """Take a request of the Open Inference Protocol if the service's handler speaks that itself."""
-        if not speaks_oip(service) or head.content_encoding:
-            return False
-        name = request_id(_text(head, b"x-request-id"))
-        try:
-            self._ask(service, connection, head, data[start:], name)
-        except PartitaError as error:
-            _fail(connection, error, name)
-        return True
 
     def _ask(
         self, service: Service, connection: Connection, head: RequestHead, body: bytes, name: str
     ) -> None:
-        kind = _text(head, b"content-type") or ""
+        kind = header_text(head, b"content-type") or ""
         if is_archive(service):
             asked = asked_archive(service, name, parts_of(body, kind), self._headers(head))
         else:
@@ -100,9 +86,9 @@ class DirectPredictions:
             _fail(connection, error, name)
             return
         if isinstance(values, bytes):
-            connection.respond(_response(connection, name, 200, values, media_of(values)))
+            connection.respond(http_response(connection, name, 200, values, media_of(values)))
         else:
-            connection.respond(_response(connection, name, 200, pretty(values), "application/json"))
+            connection.respond(http_response(connection, name, 200, pretty(values), "application/json"))
 
     def failed(self, request: Request, error: RequestError) -> None:
         """Answer with the error."""
@@ -120,13 +106,13 @@ def _finish(
 ) -> None:
     """Answer, and close after an error."""
     (_, media), *more = headers
-    response = _response(connection, name, status, body, media, more)
+    response = http_response(connection, name, status, body, media, more)
     if status >= 400 and connection.head is not None:
         connection.head = replace(connection.head, keep_alive=False)
     connection.respond(response)
 
 
-def _response(
+def http_response(
     connection: Connection,
     name: str,
     status: int,
@@ -134,6 +120,7 @@ def _response(
     media: str,
     more: Sequence[tuple[str, str]] = (),
 ) -> bytes:
+    """Return a whole response with TorchServe's headers."""
     head = connection.head
     headers = [
         (b"content-type", media.encode("latin-1")),
@@ -147,6 +134,7 @@ def _response(
     return response_head(status, headers, len(body)) + body
 
 
-def _text(head: RequestHead, name: bytes) -> str | None:
+def header_text(head: RequestHead, name: bytes) -> str | None:
+    """Return a header as text."""
     value = head.header(name)
     return None if value is None else value.decode("latin-1")

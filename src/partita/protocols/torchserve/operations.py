@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from partita.core.errors import InvalidRequest, ModelNotFound, PartitaError
+from partita.core.versions import version_order
 from partita.engine.engine import Engine
 from partita.engine.service import Service
 from partita.protocols.repository import LoadRequest, Repository
@@ -22,6 +23,8 @@ LARGEST = 10**9
 ARCHIVES = (".mar", ".tar.gz", ".tgz")
 _NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")
 UPDATING = "Processing worker updates..."
+ALL = "all"
+"""Names every version of a model where models are described, and nowhere else."""
 SETTINGS = {
     "batch_size": ("max_batch", int, 1, 65536),
     "max_batch_delay": ("batch_timeout_ms", float, 0, LARGEST),
@@ -65,6 +68,8 @@ class TorchServeOperations:
         self._has_model_api = model_api
         """Whether models may be registered and unregistered."""
         self._registered = registered
+        self._arriving: set[tuple[str, str]] = set()
+        """Names and versions that are registered, and are being loaded for the first time."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def _names(self) -> list[str]:
@@ -87,17 +92,17 @@ class TorchServeOperations:
         known = self._registered.get(name, {})
         served = self._engine.all_versions(name)
         waiting = known.keys() - {service.version for service in served}
-        if version == "all":
+        if version == ALL:
             chosen = served
         elif version in waiting or (not served and not version and waiting):
-            waiting, chosen = {version or max(waiting)}, []
+            waiting, chosen = {version or max(waiting, key=version_order)}, []
         else:
             waiting, chosen = set(), [find_service(self._engine, name, version)]
         if not chosen and not waiting:
             raise ModelNotFound(f"Model not found: {name}")
         return [
             *(describe(one, self._limits(one, known.get(one.version))) for one in chosen),
-            *(parked(name, one) for one in sorted(waiting)),
+            *(parked(name, one) for one in sorted(waiting, key=version_order)),
         ]
 
     def _limits(self, service: Service, known: Registered | None) -> tuple[int, int]:
@@ -138,26 +143,48 @@ class TorchServeOperations:
                 raise InvalidRequest("handler: only to an archive another handler can be given")
             settings["options"] = {"handler": given["handler"]}
         workers = _whole(given, "initial_workers", 0, least=0)
-        is_beside = bool(self._versions(name))
-        load = LoadRequest(settings=settings, source=source, workers=workers or None, is_beside=is_beside)
+        load = LoadRequest(settings=settings, source=source, workers=workers or None, is_beside=True)
+        known = Registered(load, version, (workers, workers) if workers else None)
+        # From here on nobody else may register it, and nothing was awaited since it was looked for.
+        self._registered.setdefault(name, {})[version] = known
         if not workers:
-            self._registered.setdefault(name, {})[version] = Registered(load, version)
             text = (
                 f'Model "{name}" Version: {version} registered with 0 initial workers. '
                 "Use scale workers API to add workers for the model."
             )
             return 200, text
-        known = Registered(load, version, (workers, workers))
+        self._arriving.add((name, version))
         if _flag(given, "synchronous", default=True):
-            await self._load(name, known)
+            await asyncio.shield(self._started(self._arrive(name, known)))  # a client may leave meanwhile
             text = f'Model "{name}" Version: {version} registered with {workers} initial workers'
             return 200, text
-        self._in_background(self._load(name, known))
+        self._in_background(self._arrive(name, known))
         return 202, UPDATING
 
-    async def _load(self, name: str, known: Registered) -> None:
-        await self._repository.load(name, known.request)
-        self._registered.setdefault(name, {})[known.version] = known
+    async def _arrive(self, name: str, known: Registered) -> None:
+        """Load what was just registered; it is no longer known if that fails."""
+        try:
+            await self._repository.load(name, known.request)
+        except BaseException:
+            self._forget(name, known.version)
+            raise
+        finally:
+            self._arriving.discard((name, known.version))
+
+    def _forget(self, name: str, version: str) -> None:
+        known = self._registered.get(name, {})
+        known.pop(version, None)
+        if not known:
+            self._registered.pop(name, None)
+
+    def _one(self, name: str, version: str) -> str:
+        """Return the version that a change means. Raises `PartitaError` for what cannot be changed now."""
+        if version == ALL:
+            raise InvalidRequest(f"version {ALL!r}: only one version at a time can be changed; name it")
+        which: str = self.descriptions(name, version)[0]["modelVersion"]  # raises for what is not there
+        if (name, which) in self._arriving:
+            raise Conflict(f"Model version {which} of model {name} is being registered; try again later")
+        return which
 
     def _versions(self, name: str) -> set[str]:
         """Return the versions of a model that are known, whether they have workers or not."""
@@ -170,7 +197,7 @@ class TorchServeOperations:
         most = _whole(given, "max_worker", least, least=0)
         if most < least:
             raise InvalidRequest("max_worker cannot be less than min_worker.")
-        which: str = self.descriptions(name, version)[0]["modelVersion"]  # raises for what is not there
+        which = self._one(name, version)
         change = self._scaled(name, which, least, most)
         if not _flag(given, "synchronous", default=False):
             self._in_background(change)
@@ -209,16 +236,13 @@ class TorchServeOperations:
         """Forget a model, or one version of it, and serve it no longer."""
         if not self._has_model_api:
             raise MethodNotAllowed()
-        which: str = self.descriptions(name, version)[0]["modelVersion"]  # raises for what is not there
+        which = self._one(name, version)
         default = self._engine.services.get(name)
         if default is not None and default.version == which and len(self._versions(name)) > 1:
             raise DefaultVersion(f"Cannot remove default version for model {name}")
         if (name, which) in self._engine.versions:
             await self._repository.unload(name, which)
-        known = self._registered.get(name, {})
-        known.pop(which, None)
-        if not known:
-            self._registered.pop(name, None)
+        self._forget(name, which)
         return 200, f'Model "{name}" unregistered'
 
     def set_default(self, name: str, version: str) -> Answer:
@@ -227,9 +251,13 @@ class TorchServeOperations:
         return 200, f'Default version successfully updated for model "{name}" to "{version}"'
 
     def _in_background(self, change: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(_logged(change))
+        self._started(_logged(change))
+
+    def _started(self, change: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(change)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 async def _logged(change: Coroutine[Any, Any, Any]) -> None:

@@ -86,10 +86,14 @@ class Predictor:
         self._keys = keys
         """Who asks for a prediction shows the inference key; None = need not."""
 
-    def find(self, model: str, version: str, authorization: str | None) -> Service:
-        """Return the model's service. Raises `RequestError` with TorchServe's words."""
+    def check(self, authorization: str | None) -> None:
+        """Raise `NotAuthorized` unless this may ask for predictions."""
         if self._keys is not None and not self._keys.allows("inference", bearer(authorization)):
             raise NotAuthorized("the inference token is missing, wrong or expired")
+
+    def find(self, model: str, version: str, authorization: str | None) -> Service:
+        """Return the model's service. Raises `RequestError` with TorchServe's words."""
+        self.check(authorization)
         known = self._registered.get(model)
         if known:
             is_served = (model, version) in self.engine.versions if version else model in self.engine.services
