@@ -19,10 +19,10 @@ import numpy as np
 import uvloop
 
 from benchmarks.figures import Figure, options, report
+from benchmarks.in_process import CORES, Client, capacity
 from benchmarks.models import model_path
 from benchmarks.race import Race
 from benchmarks.regret import FULL, LIMIT, QUICK, Effort, contest, described
-from benchmarks.switches import CORES, Client, capacity
 from partita.adaptation import Adaptation
 from partita.core.plan import Plan
 from partita.core.profile import Profile

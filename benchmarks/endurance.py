@@ -19,18 +19,8 @@ import numpy as np
 import uvloop
 
 from benchmarks.figures import Figure, options, report
-from benchmarks.switches import (
-    BUSY,
-    CORES,
-    FIRST,
-    LAST,
-    MIB,
-    Client,
-    overload,
-    plan,
-    python,
-    serving,
-)
+from benchmarks.in_process import BUSY, CORES, FIRST, LAST, MIB, Client, plan, python, serving
+from benchmarks.switches import overload
 from partita.core.errors import RequestError
 from partita.engine.deployment import Deployment
 from partita.engine.request import Buffer, Layout, Request, Shapes

@@ -16,7 +16,7 @@ from partita.offline import predict, predict_with
 from partita.settings import ServerSettings, Settings
 from partita.system.addresses import Address
 from tests import models
-from tests.process.test_ensembles import EXIT, RAISE, items, scaled
+from tests.ensembles import EXIT, RAISE, items, scaled
 
 pytestmark = pytest.mark.e2e
 

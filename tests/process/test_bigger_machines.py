@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import gpu_ensemble, sixteen_cores
+from benchmarks.__main__ import ENTRIES, Entry, run
 
 from partita.system.gpus import gpu_memory
 
@@ -34,6 +35,19 @@ def test_sixteen_cores_on_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_too_few_cores_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert sixteen_cores.main(["--cores", "4096"]) == 2
     assert "--cores says how many" in capsys.readouterr().out
+
+
+def test_all_benchmarks_together_pass_over_what_needs_another_machine(tmp_path: Path) -> None:
+    entry = Entry(name="sixteen_cores", quick=("--cores", "4096"), may_lack=True)
+    (figure,) = run(entry, quick=True, folder=tmp_path)
+    assert (figure.passed, figure.figure) == (None, "not on this machine: see above")
+
+
+def test_every_benchmark_is_among_all_of_them() -> None:
+    folder = Path(gpu_ensemble.__file__).parent
+    found = {file.stem for file in folder.glob("*.py") if "options(__doc__" in file.read_text("utf-8")}
+    assert found
+    assert found <= {entry.name for entry in ENTRIES}
 
 
 @needs_two

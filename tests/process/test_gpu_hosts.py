@@ -23,7 +23,7 @@ from partita.machines.dispatcher import BatchingRules
 from partita.testing.fake_gpu import DRIVER
 from tests import models
 from tests.engine_driver import EXIT, HANG, XY, all_errors, ask, engine, executed, run, tricky, until, xy
-from tests.process.test_ensembles import ROW, deployment, rows, start
+from tests.ensembles import ROW, deployment, rows, start
 
 pytestmark = pytest.mark.process
 
