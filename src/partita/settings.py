@@ -169,7 +169,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     installed for it.
     """
     inference_token: bool = False
-    """Whether TorchServe's predictions, and handlers with the envelope ``kservev2``, need the inference token."""
+    """Whether TorchServe's predictions, and archives with the envelope `kservev2`, need the inference key."""
     enable_model_api: bool = False
     """Whether models may be registered and unregistered over TorchServe's management API."""
     token_expiration_min: Duration = 60.0
