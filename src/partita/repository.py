@@ -208,12 +208,13 @@ class DiskRepository:
     def _cores_for(self, name: str) -> tuple[int, ...]:
         """Return the cores of the model that is replaced; for a new one the least used, an even share of all.
 
+        They are all that its plans may use, also those that the plan in force leaves free.
         They are shared with whoever has them: under the leases nobody executes on a core that is in use.
         """
-        served = self._engine.services.get(name)
-        if served is not None and (own := _cores_of(served)):
-            return own
         allowed = cores_of(self._server, read_topology(), strict=False)
+        served = self._engine.services.get(name)
+        if served is not None and (own := self._engine.deployment(served).cores or _cores_of(served)):
+            return tuple(core for core in own if core in allowed) or own
         users = dict.fromkeys(allowed, 0)
         for service in self._engine.services.values():  # whose other versions are on the same cores
             for core in _cores_of(service):

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from partita.adaptation import Adaptation
 from partita.aside import Aside
 from partita.core.errors import PartitaError, SwitchFailed
-from partita.core.plan import Plan
+from partita.core.plan import InstanceSpec, Plan
 from partita.core.profile import Profile
 from partita.core.topology import Topology
 from partita.deploy import cores_of, safe_plan
@@ -63,7 +63,10 @@ class CoreSharing:
         self._next_look_s = 0.0
         """When to look at the loads again."""
         self._begun: WeakKeyDictionary[Service, Deployment] = WeakKeyDictionary()
-        """What services were started with, of those that were moved since."""
+        """What services were started with, of those that were moved since.
+
+        Of those whose cores are their own by somebody's word: what they had when they had to leave them.
+        """
         self._planners: WeakKeyDictionary[Service, tuple[object, Planner]] = WeakKeyDictionary()
         self._aside = Aside(self._loop, "sharing")
         self._timer: asyncio.TimerHandle | None = None
@@ -121,11 +124,23 @@ class CoreSharing:
 
     def _party(self, service: Service) -> Party:
         deployment = self._engine.deployment(service)
-        begun = self._begun.get(service, deployment)
-        own = tuple(sorted({core for i in begun.plan.instances for core in i.cores}))
-        if not deployment.cores or (deployment.is_fixed and set(own) <= set(self._cores)):
-            return Party(name=service.name, cores=own, is_fixed=True)
+        if not deployment.cores:
+            return Party(name=service.name, cores=_cores_of(deployment.plan), is_fixed=True)
+        own = self._own(service)
+        if own is not None:
+            return Party(name=service.name, cores=_cores_of(service.plan), is_fixed=True, own=own)
         return Party(name=service.name, cores=deployment.cores, demand=self._demand(service, deployment))
+
+    def _own(self, service: Service) -> Cores | None:
+        """Return the cores that are a model's own by somebody's word; None = none, or not all are there.
+
+        They are those that it executes on, unless it had to leave its own.
+        """
+        deployment, begun = self._engine.deployment(service), self._begun.get(service)
+        if not deployment.cores or not deployment.is_fixed:
+            return None
+        own = _cores_of(begun.plan if begun is not None and begun.is_fixed else service.plan)
+        return own if set(own) <= set(self._cores) else None
 
     def _demand(self, service: Service, deployment: Deployment) -> Demand | None:
         if not deployment.is_profiled or deployment.is_limited or not self._adaptation.adapts:
@@ -168,42 +183,72 @@ class CoreSharing:
         )
         if divided.outcome is Outcome.DIVIDED:
             log.info("%s: %s", divided.cause, divided.text)
-            if not await self._carry_out({s.name: s for s in services}, divided):
-                self._pending = self._pending or (None if cause is Cause.LOAD else cause)
-                return
-        if self._pending is cause and cores == self._cores:
+        is_done = await self._carry_out({s.name: s for s in services}, divided)
+        if not is_done:
+            self._pending = self._pending or (None if cause is Cause.LOAD else cause)
+        elif self._pending is cause and cores == self._cores:
             self._pending = None
 
     async def _carry_out(self, services: dict[str, Service], divided: Divided) -> bool:
-        """Move everyone whose cores change, first those that only give up some; False if one fails."""
-        movers = [share for share in divided.shares if share.before != share.cores]
-        for share in sorted(movers, key=lambda share: not set(share.cores) <= set(share.before)):
+        """Move everyone whose cores change, first those that only give up some; False if one fails.
+
+        Whatever was decided of the models, their other versions follow them if they do not yet.
+        """
+        moves = [s for s in divided.shares if divided.outcome is Outcome.DIVIDED and s.before != s.cores]
+        done: list[bool] = []
+        waits = not self.division.may_try_again(self._now_s())
+        left = list(services.values())
+        for share in sorted(moves, key=lambda share: not set(share.cores) <= set(share.before)):
             service = services[share.name]
-            text = f"{divided.cause}: {divided.text}"
-            try:
-                await self._move(service, share, text)
-                for other in self._beside(service):
-                    await self._move(other, replace(share, rate=0.0), text)
-            except PartitaError as error:
-                log.warning("%s stays with plan %s: %s", service.name, service.plan, error)
-                self.division.failed(divided, self._now_s(), f"{service.name}: {error}")
-                return False
-        self.division.succeeded()
+            done.append(await self._tried(service, share, divided))
+            if not done[-1]:
+                break
+            left.remove(service)
+            done += [await self._tried(*behind, divided) for behind in self._behind(service)]
+        for service in left:
+            for behind in self._behind(service):
+                done.append(not waits and await self._tried(*behind, divided))
+        if done and all(done):
+            self.division.succeeded()
+        return all(done)
+
+    async def _tried(self, service: Service, share: Share, divided: Divided) -> bool:
+        """Move one; returns whether it could be."""
+        if not service.is_ready:
+            return False
+        try:
+            await self._move(service, share, f"{divided.cause}: {divided.text}")
+        except PartitaError as error:
+            log.warning("%s stays with plan %s: %s", service.name, service.plan, error)
+            self.division.failed(divided, self._now_s(), f"{service.name}: {error}")
+            return False
         return True
 
-    def _beside(self, service: Service) -> list[Service]:
-        """Return the other versions of a model that share its cores."""
-        others = (s for s in self._engine.all_versions(service.name) if s is not service and s.is_ready)
-        deployments = ((other, self._engine.deployment(other)) for other in others)
-        return [other for other, known in deployments if known.cores and not known.is_fixed]
+    def _behind(self, service: Service) -> list[tuple[Service, Share]]:
+        """Return the other versions of a model that are not on its cores, or not on their own."""
+        found, allowed = [], set(self._cores)
+        cores = tuple(core for core in self._engine.deployment(service).cores if core in allowed)
+        for other in self._engine.all_versions(service.name):
+            if other is service or other.state is ServiceState.FAILED:
+                continue
+            before, own = self._engine.deployment(other).cores, self._own(other)
+            target = cores
+            if own is not None:
+                before, target = _cores_of(other.plan), own
+            if before and target and before != target:
+                found.append((other, Share(name=other.name, before=before, cores=target)))
+        return found
 
     async def _move(self, service: Service, share: Share, text: str) -> None:
         """Switch a model to the best plan on its cores, by the ordinary handover. Raises `SwitchFailed`."""
         if self._engine.versions.get((service.name, service.version)) is not service:
             raise SwitchFailed("it is not served any more")
         deployment, plan_before = self._engine.deployment(service), service.plan
-        begun = self._begun.setdefault(service, deployment)
         assert plan_before is not None
+        begun = self._begun.get(service)
+        if begun is None or (deployment.is_fixed and not begun.is_fixed):
+            begun = replace(deployment, plan=plan_before) if deployment.is_fixed else deployment
+            self._begun[service] = begun
         topology, cores = self._topology, share.cores
         batch = share.batch if share.rate else None
         plan = await self._aside.run(lambda: _plan(begun, deployment, topology, cores, batch))
@@ -219,10 +264,19 @@ class CoreSharing:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(switch.until_finished(), MOVE_LIMIT_S)
         except PartitaError:
+            if begun.plan is plan_before:  # it is where it was
+                self._begun.pop(service, None)
             self._engine.planned_anew(service, cores=deployment.cores, plan=deployment.plan)
             await self._adaptation.stay(service)
             raise
+        if begun.is_fixed and plan is begun.plan:  # it is back
+            self._begun.pop(service, None)
         log.info("%s: has cores %s now, plan %s", service.name, format_cores(cores), service.plan)
+
+
+def _cores_of(plan: Plan | None) -> Cores:
+    instances: Sequence[InstanceSpec] = () if plan is None else plan.instances
+    return tuple(sorted({core for instance in instances for core in instance.cores}))
 
 
 def _difference(before: dict[Service, Profile | None] | None, now: dict[Service, Profile | None]) -> Cause:
@@ -253,7 +307,7 @@ def _plan(
             return optimizer.plan(used, max(1, min(batch, most * used)), early_answers=True)
         return optimizer.robust(used, most)
     is_safe = [i.threads for i in begun.plan.instances] == [len(begun.cores)]
-    if not is_safe and all(set(i.cores) <= set(cores) for i in begun.plan.instances):
+    if (begun.is_fixed or not is_safe) and all(set(i.cores) <= set(cores) for i in begun.plan.instances):
         return begun.plan
     return safe_plan(len(cores), most)
 

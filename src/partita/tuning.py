@@ -11,7 +11,7 @@ from msgspec import structs
 from partita.adaptation import Adaptation
 from partita.aside import Aside
 from partita.choosing import adopted
-from partita.core.errors import PartitaError
+from partita.core.errors import PartitaError, SwitchFailed
 from partita.core.plan import Plan
 from partita.core.profile import Profile
 from partita.core.topology import Topology
@@ -19,6 +19,7 @@ from partita.deploy import plan_for, suited, within
 from partita.engine.call_sample import CallSample
 from partita.engine.engine import Engine
 from partita.engine.service import Service
+from partita.engine.switching import Outcome
 from partita.engine.tuning_report import TuningReport, TuningState
 from partita.machines.tuning_pace import PaceRules
 from partita.profiles import assignment, is_complete
@@ -60,6 +61,8 @@ class Tuning:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._tuned: Service | None = None
+        self._is_measured = False
+        """Whether that has its profile already, so that being moved does not stop anything."""
         self._aside = Aside(self._loop, "tuning")
 
     def know(self, source: ModelSource) -> None:
@@ -88,9 +91,8 @@ class Tuning:
         if self._task is not None and not self._task.done():
             assert self._tuned is not None
             cores = self._engine.deployment(self._tuned).cores
-            if (
-                served.get((self._tuned.name, self._tuned.version)) is not self._tuned
-                or self._seen[self._tuned] != cores
+            if served.get((self._tuned.name, self._tuned.version)) is not self._tuned or (
+                self._seen[self._tuned] != cores and not self._is_measured
             ):
                 self._task.cancel()  # it was unloaded, replaced, or moved
             return
@@ -103,7 +105,7 @@ class Tuning:
                 continue
             self._seen[service] = cores
             if source is not None:
-                self._tuned = service
+                self._tuned, self._is_measured = service, False
                 self._task = self._loop.create_task(self._tune(service, source))
                 return
 
@@ -182,9 +184,15 @@ class Tuning:
         plan, before = await self._aside.run(planned), service.plan
         service.member.launch = suited(service.member.launch, plan)
         self._engine.planned_anew(service, plan=plan, profile=known)
+        self._is_measured = True
         self._adaptation.forget(service)
         switch = self._adaptation.switch(service.name, plan, "profiled beside its traffic", service.version)
-        await switch.until_accepting()
+        try:
+            await switch.until_accepting()
+        except SwitchFailed:
+            if switch.outcome is not Outcome.SUPERSEDED:
+                raise
+            # by a plan that follows from the same profile: the cores are divided anew as soon as it is known
         points = len(profile.points)
         log.info("%s: profiled beside its traffic, %d points: %s → %s", service.name, points, before, plan)
 

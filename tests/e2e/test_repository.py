@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from partita.core.errors import ModelNotFound, RequestError
 from partita.embedded import Server
-from partita.settings import ServerSettings, Settings
+from partita.settings import InstanceSettings, ModelSettings, ServerSettings, Settings
 from partita.system.addresses import Address
 from tests import models
 from tests.e2e.test_serve import Serve, open_gate, until
@@ -442,3 +442,20 @@ def test_a_server_that_stops_gives_up_what_it_loads(store: Path) -> None:
     assert time.monotonic() - began_s < 10.0
     with pytest.raises(Exception):  # noqa: B017, PT011  whatever a client makes of a connection that ends
         loading.result(30)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is no core to lose")
+def test_a_reload_keeps_the_cores_that_the_plan_leaves_free(store: Path) -> None:
+    one = InstanceSettings(threads=1, batch=4)
+    given = Settings(
+        server=ServerSettings(http=LOCAL, management=LOCAL, adapt=False),
+        model={"m": ModelSettings(instances=(one,))},
+    )
+    with Server([store], cores=2, tune="never", settings=given, ports=True) as server:
+        engine = server.head.engine
+        before = engine.deployment(engine.service("m"))
+        assert (len(before.plan.instances[0].cores), len(before.cores)) == (1, 2)
+        load(server, "http")
+        after = engine.deployment(engine.service("m"))
+        assert after is not before
+        assert after.cores == before.cores

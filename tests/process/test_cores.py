@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,9 +71,22 @@ def real() -> Machine:
 
 
 @pytest.mark.parametrize("machine", [described, real])
-@pytest.mark.parametrize(("plan", "profile"), [(FAT, PROFILE), (FAT, None), (HAND, None)])
+@pytest.mark.parametrize(
+    ("plan", "profile", "word"),
+    [
+        (FAT, PROFILE, {}),
+        (FAT, None, {}),
+        (HAND, None, {}),
+        (HAND, None, {"by_hand": True}),
+        (HAND, None, {"workers": (2, 2)}),
+    ],
+)
 def test_models_follow_the_cores_and_no_request_is_lost(
-    tmp_path: Path, machine: Callable[[], Machine], plan: Plan, profile: Profile | None
+    tmp_path: Path,
+    machine: Callable[[], Machine],
+    plan: Plan,
+    profile: Profile | None,
+    word: dict[str, Any],
 ) -> None:
     launch = tricky(tmp_path)
     allowed = os.sched_getaffinity(0)
@@ -82,8 +96,8 @@ def test_models_follow_the_cores_and_no_request_is_lost(
     async def main() -> None:
         async with engine() as made:
             settings = ServiceSettings(rules=BatchingRules())
-            parts = {"launch": launch, "settings": settings, "plan": plan, "profile": profile}
-            service = made.add(Deployment(name="tricky", version="1", cores=BOTH, **parts))  # type: ignore[arg-type]
+            parts = {"launch": launch, "settings": settings, "plan": plan, "profile": profile, **word}
+            service = made.add(Deployment(name="tricky", version="1", cores=BOTH, **parts))
             await service.until_ready()
             loop = asyncio.get_running_loop()
             adaptation = Adaptation(made, loop, adapts=profile is not None)

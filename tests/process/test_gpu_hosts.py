@@ -1,5 +1,6 @@
 """Models on a GPU: many in one process, a limited number of them executing, and what becomes of them."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Sequence
@@ -185,6 +186,47 @@ def test_a_model_that_the_gpu_has_no_room_for_ends_its_start_and_nothing_else(tm
             assert instances(small)[0].pid == pid
             assert small.statistics.worker_deaths == 0
             await rows(ask(small, np.ones((3, 4), np.float32), layout=ROW))
+
+    run(main)
+
+
+def test_the_load_limit_of_a_model_begins_with_its_turn(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(
+        dedent("""
+        import os
+
+        class Waits:
+            inputs = {"x": {"shape": [-1, 2], "datatype": "FP32"}}
+            outputs = {"y": {"shape": [-1, 2], "datatype": "FP32"}}
+
+            def load(self, context):
+                gate = os.path.join(os.path.dirname(os.path.abspath(__file__)), context.name)
+                if os.path.exists(gate):
+                    open(gate).read()
+
+            def infer(self, batch):
+                return {"y": batch["x"]}
+        """)
+    )
+
+    async def main() -> None:
+        def launch(name: str, limit_s: float) -> ModelLaunch:
+            path = f"{tmp_path}/waits.py:Waits"
+            return ModelLaunch(name=name, path=path, runtime="python", load_limit_s=limit_s)
+
+        async with engine() as made:
+            os.mkfifo(tmp_path / "slow")
+            slow = add(made, launch("slow", 60.0), gpu())
+            others = [add(made, launch(name, 1.5), gpu()) for name in ("b", "c")]
+            await asyncio.sleep(2.0)  # longer than they may load
+            (tmp_path / "slow").write_text("")
+            await made.until_ready()
+            assert [one.statistics.worker_deaths for one in (slow, *others)] == [0, 0, 0]
+            pid = instances(slow)[0].pid
+            assert all(one.pid == pid for one in instances(*others))
+            os.mkfifo(tmp_path / "never")
+            with pytest.raises(ModelUnavailable, match=r"load limit of 0.5 s"):
+                await add(made, launch("never", 0.5), gpu()).until_ready()
 
     run(main)
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from partita.engine.engine import Deployment, Engine
 from partita.engine.instance import ModelLaunch
 from partita.engine.service import Service, ServiceSettings
 from partita.machines.dispatcher import BatchingRules
-from partita.planning.division import Outcome
+from partita.planning.division import Division, Outcome
+from partita.planning.switching import SwitchRules
 from partita.settings import ServerSettings
 from partita.sharing import CoreSharing
 from tests.engine_driver import ask, engine, run, tricky, until, xy
@@ -35,12 +37,17 @@ SERVER = ServerSettings(cores=f"{BOTH[0]},{BOTH[1]}")
 
 
 def deployment(
-    launch: ModelLaunch, name: str, *cores: int, profile: Profile | None = PROFILE, by_hand: bool = False
+    launch: ModelLaunch,
+    name: str,
+    *cores: int,
+    profile: Profile | None = PROFILE,
+    by_hand: bool = False,
+    version: str = "1",
 ) -> Deployment:
     instances = tuple(InstanceSpec(threads=1, batch=4, cores=(core,)) for core in cores)
     return Deployment(
         name=name,
-        version="1",
+        version=version,
         launch=launch,
         settings=ServiceSettings(rules=BatchingRules()),
         plan=Plan(instances=instances, cores=len(cores), batch=4 * len(cores)),
@@ -62,10 +69,12 @@ def has(service: Service, *cores: int) -> bool:
 
 
 @asynccontextmanager
-async def shared(made: Engine, *, adapts: bool = True) -> AsyncIterator[CoreSharing]:
+async def shared(
+    made: Engine, *, adapts: bool = True, rules: SwitchRules | None = None
+) -> AsyncIterator[CoreSharing]:
     loop = asyncio.get_running_loop()
     adaptation = Adaptation(made, loop, adapts=adapts, warm_bytes=0)
-    sharing = CoreSharing(made, adaptation, loop, SERVER, look_s=0.02)
+    sharing = CoreSharing(made, adaptation, loop, SERVER, division=Division(rules), look_s=0.02)
     adaptation.start()
     sharing.start()
     try:
@@ -146,6 +155,53 @@ def test_a_profile_that_appears_takes_part_and_what_is_planned_by_hand_does_not(
                 await made.remove("a", 10.0)
                 await until(lambda: sharing.division.log[-1].cause == "went")
                 assert used(b) == [BOTH[1]], "its cores are its own by somebody's word"
+
+    run(main)
+
+
+def test_a_model_that_is_limited_after_it_was_moved_keeps_the_cores_that_it_has_then(tmp_path: Path) -> None:
+    launch = tricky(tmp_path)
+
+    async def main() -> None:
+        async with engine() as made:
+            a = made.add(deployment(launch, "a", BOTH[0], profile=None))
+            made.add(deployment(launch, "b", BOTH[1], profile=None))
+            await made.until_ready()
+            async with shared(made) as sharing:
+                await until(lambda: sharing.division.log)
+                await made.remove("b", 10.0)
+                await until(lambda: has(a, *BOTH))
+                made.limit(a, 1, 1)
+                made.add(deployment(launch, "c", BOTH[1], profile=None))
+                await until(lambda: sharing.division.log[-1].cause == "came")
+                shares = {share.name: share for share in sharing.division.log[-1].shares}
+                assert (shares["a"].before, shares["a"].cores) == (BOTH, BOTH)
+                assert used(a) == list(BOTH)
+
+    run(main)
+
+
+def test_other_versions_follow_their_model_and_one_that_could_not_is_tried_again(tmp_path: Path) -> None:
+    launch = tricky(tmp_path)
+
+    async def main() -> None:
+        async with engine() as made:
+            first, second = (made.add(deployment(launch, "a", BOTH[0], version=v)) for v in ("1", "2"))
+            made.add(deployment(launch, "b", BOTH[1]))
+            await made.until_ready()
+            rules = SwitchRules(first_backoff_s=0.05, longest_backoff_s=0.1)
+            async with shared(made, rules=rules) as sharing:
+                await until(lambda: sharing.division.log)
+                second.member.launch = replace(launch, path="nowhere.py:Nothing")
+                await made.remove("b", 10.0)
+                await until(lambda: sharing.division.log[-1].outcome is Outcome.FAILED)
+                assert has(first, *BOTH)
+                assert used(second) == [BOTH[0]]
+                second.member.launch = launch
+                await until(lambda: has(second, *BOTH))
+                assert made.deployment(second).cores == BOTH
+                (y,) = await ask(second, xy(3)).result()
+                assert y[0, 0] == 7
 
     run(main)
 

@@ -15,17 +15,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from partita.adaptation import Adaptation
+from partita.core.profile import Profile, ProfilePoint
 from partita.embedded import Server
+from partita.engine.engine import Deployment
 from partita.engine.guest import Guest
-from partita.engine.tuning_report import TuningState
+from partita.engine.instance import ModelLaunch
+from partita.engine.service import Service, ServiceSettings
+from partita.engine.tuning_report import TuningReport, TuningState
+from partita.machines.dispatcher import BatchingRules
 from partita.machines.leases import CoreLeases
-from partita.machines.tuning_pace import Mode
+from partita.machines.tuning_pace import Mode, PaceRules
+from partita.profiling.store import encode
 from partita.settings import ServerSettings, Settings
+from partita.sources import ModelSource
 from partita.system.addresses import Address
 from partita.system.clock import SystemClock
 from partita.system.processes import Bystander
+from partita.tuning import Tuning
 from tests import models
-from tests.engine_driver import run, until
+from tests.engine_driver import engine, plan, run, until
 
 pytestmark = pytest.mark.process
 CORES = sorted(os.sched_getaffinity(0))[:2]
@@ -236,6 +245,64 @@ def test_a_model_without_a_profile_serves_at_once_and_is_tuned_beside_its_traffi
     with serving(path) as server:
         assert str(server.head.engine.service("m").plan) == str(service.plan), "it is known now"
         assert server.head.engine.deployment(server.head.engine.service("m")).profile is not None
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="there is nothing to divide where there is one core")
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_division_that_takes_over_does_not_undo_that_a_model_is_tuned(
+    tmp_path: Path, moves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is measured is known already here. It is best served by two thin instances, which have to load."""
+    monkeypatch.setattr("partita.tuning.LOOK_S", 0.01)
+    path = models.mlp(tmp_path / "m.onnx")
+    profile = Profile(
+        ProfilePoint(threads=threads, batch=batch, mean_ms=10.0 * batch)
+        for threads in (1, 2)
+        for batch in (1, 2, 4, 8, 16, 32)
+    )
+
+    async def main() -> None:
+        async with engine() as made:
+            adaptation = Adaptation(made, asyncio.get_running_loop(), adapts=False)
+            tuning = Tuning(made, adaptation, asyncio.get_running_loop(), budget_s=1.0, rules=PaceRules())
+            report: list[TuningReport] = []
+
+            async def measured(
+                service: Service, _: bytes, __: PaceRules, shown: TuningReport, ___: None
+            ) -> bytes:
+                report.append(shown)
+                return encode(profile)
+
+            monkeypatch.setattr(made, "measure", measured)
+            launch = ModelLaunch(name="m", path=str(path), runtime="onnxruntime")
+            service = made.add(
+                Deployment(
+                    name="m",
+                    version="1",
+                    launch=launch,
+                    settings=ServiceSettings(rules=BatchingRules()),
+                    plan=plan(8, threads=2, cores=[tuple(CORES)]),
+                    cores=tuple(CORES),
+                )
+            )
+            await service.until_ready()
+            tuning.know(ModelSource(name="m", path=path, runtime="onnxruntime"))
+            tuning.start()
+            try:
+                await until(lambda: made.deployment(service).profile is not None)
+                assert report[0].is_under_way
+                other = plan(4, cores=[(CORES[0],)])
+                if moves:
+                    made.planned_anew(service, plan=other, cores=(CORES[0],))
+                    await until(lambda: not report[0].is_under_way)
+                else:
+                    await service.switch(other, reason="the cores are divided anew").until_accepting()
+                    await until(lambda: not report[0].is_under_way)
+                assert report[0].state is TuningState.FINISHED, report[0]
+            finally:
+                await tuning.stop()
+
+    run(main)
 
 
 def test_tuning_that_is_stopped_leaves_nothing_and_goes_on_at_the_next_start(

@@ -107,6 +107,14 @@ def test_what_is_fixed_keeps_its_cores_and_what_is_unknown_gets_an_even_share() 
     assert "u, without a profile" in wanted.text
 
 
+def test_what_is_fixed_and_had_to_leave_its_cores_goes_back_to_them() -> None:
+    division = Division()
+    fixed = Party(name="f", cores=(0, 1), is_fixed=True, own=(0, 1, 2, 3))
+    divided = division.decide([fixed, EVEN[1]], CORES, MACHINE, now_s=0.0, cause=Cause.CORES)
+    assert divided.outcome is Outcome.DIVIDED
+    assert [share.cores for share in divided.shares] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+
+
 def test_more_models_than_cores_share_them_evenly_and_stay_where_they_are() -> None:
     parties = [party("a", 1), party("b", 0), party("c", 1), party("d", 0)]
     wanted = wanted_cores(parties, (0, 1), MACHINE)

@@ -15,10 +15,16 @@ from partita.core.process_settings import ProcessSettings
 from partita.system.channels import channel_pair
 from partita.system.processes import WorkerProcess, gpu_environment, spawn_worker, worker_environment
 from partita.wire.codec import MalformedMessage, decode_from_host, encode
-from partita.wire.messages import Adopt
+from partita.wire.messages import Adopt, Gpu
 
 _THREADS = 1
 """Of numeric libraries in such a process: what they compute is computed on the GPU."""
+
+
+def gpu_message(gpu: Device) -> Gpu:
+    """Return a GPU as its process sees it: one of CUDA's is the only one there."""
+    index = 0 if not gpu.driver else gpu.index or 0
+    return Gpu(name=gpu.name, driver=gpu.driver, index=index, memory_bytes=gpu.memory_bytes)
 
 
 class HostedWorker:
@@ -35,6 +41,26 @@ class HostedWorker:
         self.pidfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._host = host
         self._code: int | None = None
+        self._on_turn: Callable[[], None] | None = None
+        self._is_its_turn = False
+
+    def when_its_turn(self, begin: Callable[[], None]) -> None:
+        """Call this once nothing that came earlier still loads: until then it waits for those."""
+        if self._is_its_turn:
+            begin()
+        else:
+            self._on_turn = begin
+
+    def is_loaded(self) -> None:
+        """The instance is ready: the next begins to load."""
+        self._host.is_loaded(self)
+
+    def has_turn(self) -> None:
+        """The host says that it loads from now on."""
+        self._is_its_turn = True
+        begin, self._on_turn = self._on_turn, None
+        if begin is not None:
+            begin()
 
     def ended(self, code: int | None) -> None:
         """The host says that it is over."""
@@ -84,6 +110,8 @@ class DeviceHost:
         self._loop = loop
         self._gone = gone
         self._workers: dict[int, HostedWorker] = {}
+        self._loading: list[HostedWorker] = []
+        """Those that are not ready yet, in the order in which they came: the process loads the first."""
         self._code: int | None = None
         self._last: HostedWorker | None = None
         """The last that left, which is told so once the process is gone."""
@@ -105,6 +133,9 @@ class DeviceHost:
     def adopt(self, number: int, channel_end: socket) -> HostedWorker:
         """Have it serve one more instance, over this end of its channel, which is closed here."""
         worker = self._workers[number] = HostedWorker(self)
+        self._loading.append(worker)
+        if len(self._loading) == 1:
+            worker.has_turn()
         try:
             self._control.send(encode(Adopt(number)), [channel_end.fileno()])
         except ConnectionClosed:
@@ -112,6 +143,15 @@ class DeviceHost:
         finally:
             channel_end.close()
         return worker
+
+    def is_loaded(self, worker: HostedWorker) -> None:
+        """One has loaded, or ended before it had: the next one's turn begins."""
+        if worker not in self._loading:
+            return
+        was_first = self._loading[0] is worker
+        self._loading.remove(worker)
+        if was_first and self._loading:
+            self._loading[0].has_turn()
 
     def _readable(self) -> None:
         try:
@@ -129,6 +169,7 @@ class DeviceHost:
         worker = self._workers.pop(number, None)
         if worker is None:
             return
+        self.is_loaded(worker)
         if self._workers:
             worker.ended(code)
             return
@@ -147,6 +188,7 @@ class DeviceHost:
         code = self.process.reap()
         self._close_control()
         self._gone()
+        self._loading.clear()
         if self._last is not None:
             self._last.ended(self._code)
         for worker in self._workers.values():

@@ -13,7 +13,7 @@ from partita.core.errors import ConnectionClosed
 from partita.core.plan import InstanceSpec
 from partita.core.process_settings import ProcessSettings
 from partita.core.tensors import Signature, TensorSpec
-from partita.engine.device_host import DeviceHosts, HostedWorker
+from partita.engine.device_host import DeviceHosts, HostedWorker, gpu_message
 from partita.engine.owner import Owner
 from partita.machines.worker_life import GiveUp, Instruction, RestartRules, State, WakeAt, WorkerLife
 from partita.system.channels import Channel, channel_pair
@@ -24,7 +24,6 @@ from partita.wire.messages import (
     BatchDone,
     BatchFailed,
     Execute,
-    Gpu,
     Message,
     Ready,
     Start,
@@ -203,7 +202,10 @@ class Instance:
             self._process.confine(home)
         self._loop.add_reader(self._channel.fileno(), self._readable)
         self._loop.add_reader(self._process.pidfd, self._ended)
-        self._timer = self._loop.call_later(self.launch.load_limit_s, self._load_timed_out)
+        if isinstance(self._process, HostedWorker):  # the time in which others load there is not its own
+            self._process.when_its_turn(self._limit_loading)
+        else:
+            self._limit_loading()
         read_only = self._inputs.reopen_read_only()
         try:
             self._send(self._start_message(), [read_only])
@@ -238,6 +240,9 @@ class Instance:
             input_arena_bytes=self._inputs.nbytes,
             output_slots=OUTPUT_SLOTS,
         )
+
+    def _limit_loading(self) -> None:
+        self._timer = self._loop.call_later(self.launch.load_limit_s, self._load_timed_out)
 
     def _load_timed_out(self) -> None:
         if self._paused_at_s is not None:
@@ -302,6 +307,8 @@ class Instance:
         (fd,) = fds
         self.outputs = SharedMemory.attach(fd, ready.output_arena_bytes, writable=False)
         self._cancel_timer()
+        if isinstance(self._process, HostedWorker):
+            self._process.is_loaded()
         self.ready = ready
         self._give_share(full=True)
         self.life.became_ready(self._clock.now_s())
@@ -382,12 +389,6 @@ class Instance:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def gpu_message(gpu: Device) -> Gpu:
-    """Return a GPU as its process sees it: one of CUDA's is the only one there."""
-    index = 0 if not gpu.driver else gpu.index or 0
-    return Gpu(name=gpu.name, driver=gpu.driver, index=index, memory_bytes=gpu.memory_bytes)
 
 
 def _describe_exit(code: int | None) -> str:

@@ -61,6 +61,8 @@ class Party:
     """What is asked of it; None = nothing is known of it, and it gets an even share."""
     is_fixed: bool = False
     """Its cores are its own by somebody's word."""
+    own: Cores | None = None
+    """Where it is fixed: which those are; None = what it has now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +253,7 @@ def wanted_cores(parties: Sequence[Party], cores: Sequence[int], topology: Topol
     Who is fixed keeps its own. Of the rest, those that nothing is known of get an even share, and the others
     are given what makes the worst weighted latency least; with fewer cores than models they share them.
     """
-    fixed = {p.name: p.cores for p in parties if p.is_fixed}
+    fixed = {p.name: p.cores if p.own is None else p.own for p in parties if p.is_fixed}
     taken = {core for own in fixed.values() for core in own}
     pool = [core for core in cores if core not in taken] or list(cores)
     movable = [p for p in parties if not p.is_fixed]

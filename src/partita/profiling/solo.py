@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from partita.core.devices import Device
 from partita.core.errors import ConnectionClosed, LoadFailed, PartitaError
 from partita.core.tensors import DataType
-from partita.engine.instance import ModelLaunch, gpu_message
+from partita.engine.device_host import gpu_message
+from partita.engine.instance import ModelLaunch
 from partita.profiling.inputs import Items, packed, rows, unpacked
 from partita.system.channels import channel_pair
 from partita.system.memory import private_bytes, resident_bytes
