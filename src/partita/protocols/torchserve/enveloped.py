@@ -49,11 +49,11 @@ class EnvelopedInference:
             return False
         self._predictor.check(header_text(head, b"authorization"))
         name, body = request_id(header_text(head, b"x-request-id")), data[start:]
-        if INCOMING.get() is not None and (said := _said_id(body)):
-            say_request_id(said)
         headers = header_list((k.decode("latin-1"), v.decode("latin-1")) for k, v in head.headers)
         parts = parts_of(body, header_text(head, b"content-type") or "")
         asked = asked_archive(service, name, parts, headers)
+        if INCOMING.get() is not None:  # nobody else wants the body read twice
+            say_request_id(_said_id(body))
         connection.pending = asked.submit(service, self, (connection, name, service))
         return True
 
