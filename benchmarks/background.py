@@ -78,7 +78,7 @@ async def tuned(model: str, times: Times) -> tuple[list[Figure], Profile | None]
     topology, loop = read_topology(), asyncio.get_running_loop()
     (source,) = find_all((model_path(model),), Settings())
     server = ServerSettings(tune="background", tune_budget_s=times.budget_s)
-    deployment = deployment_for(source, server, topology, tuple(CORES[:2]), lambda *_: None)
+    deployment = deployment_for(source, server, topology, tuple(CORES[:2]), lambda *_: None, is_alone=True)
     engine = Engine(loop)
     adaptation = Adaptation(engine, loop, adapts=False)
     tuning = Tuning(engine, adaptation, loop, budget_s=times.budget_s, rules=PaceRules())

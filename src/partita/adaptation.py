@@ -9,6 +9,7 @@ from partita.adapter import Adapter
 from partita.aside import Aside
 from partita.core.errors import InvalidInput, PartitaError, SwitchFailed
 from partita.core.plan import Plan
+from partita.core.topology import Topology
 from partita.engine.engine import Engine, EnsembleDeployment
 from partita.engine.service import Service
 from partita.engine.switching import Switch
@@ -44,6 +45,8 @@ class Adaptation:
         warm_bytes: int | None = None,
         estimator: EstimatorRules | None = None,
         switching: SwitchRules | None = None,
+        topology: Topology | None = None,
+        has_head_cores: bool = False,
     ) -> None:
         self._estimator = estimator or EstimatorRules()
         self._switching = switching
@@ -52,7 +55,8 @@ class Adaptation:
         self._adapts = adapts
         self._warm_bytes = int(WARM_SHARE * (available_bytes() or 0)) if warm_bytes is None else warm_bytes
         self._is_shared = warm_bytes is None
-        self.topology = read_topology()
+        self._has_head_cores = has_head_cores
+        self.topology = topology or read_topology()
         """The machine as it is now."""
         self.division: Division | None = None
         """How the cores are divided among the models, where somebody sees to that."""
@@ -120,6 +124,11 @@ class Adaptation:
         """Memory for the sleeping workers of one model, bytes."""
         return self._warm_bytes // max(1, len(self._adapters)) if self._is_shared else self._warm_bytes
 
+    @property
+    def leaves_core(self) -> bool:
+        """Whether a model's plan may leave the head a core: where it is alone, and the head has none."""
+        return not self._has_head_cores and len(self._engine.services) == 1
+
     # --- the division of the cores ----------------------------------------------------------------
 
     @property
@@ -155,7 +164,7 @@ class Adaptation:
             adapter.stay(await self._prepared(service))
 
     async def _prepared(self, service: Service) -> ProfiledChoices | EnsembleChoices:
-        choices = choices_of(self._engine.deployment(service), self.topology)
+        choices = choices_of(self._engine.deployment(service), self.topology, leaves_core=self.leaves_core)
         await self._planner.run(lambda: plan_ahead(choices))
         return choices
 

@@ -28,6 +28,7 @@ class CoreWatch:
         loop: asyncio.AbstractEventLoop,
         settings: ServerSettings,
         *,
+        first: Topology | None = None,
         read: Callable[[], Topology] = read_topology,
         look_s: float = LOOK_S,
     ) -> None:
@@ -36,7 +37,7 @@ class CoreWatch:
         self._settings = settings
         self._read = read
         self._look_s = look_s
-        self._first = read()
+        self._first = first or read()  # before the head was pinned
         self._cores = cores_of(settings, self._first)
         self._aside = Aside(self._loop, "cores")
         self._task: asyncio.Task[None] | None = None
@@ -66,13 +67,15 @@ class CoreWatch:
             await asyncio.sleep(self._look_s)
 
     async def _look(self) -> None:
-        topology = self._ours(await self._aside.run(self._read))
+        topology = await self._aside.run(self.topology)
         cores = cores_of(self._settings, topology, strict=False)
         if cores and cores != self._cores:
             log.info("cores %s may be used now, not %s", format_cores(cores), format_cores(self._cores))
             self._cores = cores
             self._sharing.cores_changed(cores, topology)
 
-    def _ours(self, topology: Topology) -> Topology:
-        """Return it without what we did to ourselves: a head on its own cores sees only those."""
+    def topology(self) -> Topology:
+        """Return the machine as it is now, without what we did to ourselves: a head on its own cores sees
+        only those."""
+        topology = self._read()
         return topology if not self._settings.head_cores else replace(topology, cpus=self._first.cpus)

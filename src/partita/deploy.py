@@ -71,15 +71,15 @@ def deployments(
     cores = cores_of(server, topology)
     if not cores:
         raise InvalidInput("head_cores leaves no core for the instances; give the head fewer, or raise cores")
-    shares = divide(cores, len(sources))
+    shares, is_alone = divide(cores, len(sources)), len(sources) == 1
     made = [
-        deployment_for(source, server, topology, share, profiler)
+        deployment_for(source, server, topology, share, profiler, is_alone=is_alone)
         for source, share in zip(sources, shares, strict=True)
     ]
     if server.adapt:
         made = _divided_by_profiles(made, sources, server, topology, cores, profiler)
     others = [
-        deployment_for(other, server, topology, one.cores or _cores_of(one.plan), profiler)
+        deployment_for(other, server, topology, one.cores or _cores_of(one.plan), profiler, is_alone=is_alone)
         for source, one in zip(sources, made, strict=True)
         for other in source.others
     ]
@@ -102,7 +102,7 @@ def _divided_by_profiles(
     return [
         one
         if party.is_fixed or wanted[party.name] == party.cores
-        else deployment_for(source, server, topology, wanted[party.name], profiler)
+        else deployment_for(source, server, topology, wanted[party.name], profiler, is_alone=False)
         for one, party, source in zip(made, parties, sources, strict=True)
     ]
 
@@ -113,7 +113,7 @@ def _party(deployment: Deployment, topology: Topology, cores: tuple[int, ...]) -
         return Party(name=deployment.name, cores=_cores_of(deployment.plan), is_fixed=True)
     demand = None
     if deployment.is_profiled:
-        planner = planner_of(deployment, topology, cores)
+        planner = planner_of(deployment, topology, cores, leaves_core=False)  # it has others beside it
         demand = Demand(name=deployment.name, optimizer=planner, batch=1, weight=deployment.weight)
     return Party(name=deployment.name, cores=deployment.cores, demand=demand)
 
@@ -147,14 +147,21 @@ def deployment_for(
     topology: Topology,
     cores: tuple[int, ...],
     profiler: Profiler,
+    *,
+    is_alone: bool,
 ) -> Deployment:
-    """Plan one model, or allocate one ensemble, on these cores. Raises `InvalidInput` or `NoFeasiblePlan`."""
+    """Plan one model, or allocate one ensemble, on these cores.
+
+    A model that is alone may leave the head one of them, unless that has cores of its own.
+    Raises `InvalidInput` or `NoFeasiblePlan`.
+    """
     if source.ensemble is not None:
         known = None if server.tune is None else profiler  # embedded, nobody waits for members to be measured
         return ensemble_deployment(source, limits_of(source, server), topology, cores, known)
     source = as_launched(source, topology, server.requirements)
     profile = None if source.settings.instances else within(profiler(source, cores), source)
-    plan = plan_for(source, topology, cores, profile)
+    leaves_core = is_alone and not server.head_cores
+    plan = plan_for(source, topology, cores, profile, leaves_core=leaves_core)
     return Deployment(
         name=source.name,
         version=source.version,
@@ -210,15 +217,24 @@ def divide(cores: tuple[int, ...], models: int) -> list[tuple[int, ...]]:
 
 
 def plan_for(
-    source: ModelSource, topology: Topology, cores: tuple[int, ...], profile: Profile | None
+    source: ModelSource,
+    topology: Topology,
+    cores: tuple[int, ...],
+    profile: Profile | None,
+    *,
+    leaves_core: bool,
 ) -> Plan:
-    """Return the placed plan of one model: by hand, else from a profile, else the safe one."""
+    """Return the placed plan of one model: by hand, else from a profile, else the safe one.
+
+    One that `leaves_core` leaves the head one where that works as hard as the workers.
+    """
     settings = source.settings
     if settings.instances:
         return place(_by_hand(settings.instances, source, topology, cores), topology, cores=cores)
-    plan = _planned(source, topology, cores, profile)
+    used = worker_cores(profile, len(cores), leaves_core=leaves_core)
+    plan = _planned(source, topology, cores, profile, used)
     return place(
-        plan if _is_allowed(plan, source) else _limited(source, topology, cores, profile, plan),
+        plan if _is_allowed(plan, source) else _limited(source, topology, cores, profile, plan, used),
         topology,
         cores=cores,
     )
@@ -231,7 +247,12 @@ def _is_allowed(plan: Plan, source: ModelSource) -> bool:
 
 
 def _limited(
-    source: ModelSource, topology: Topology, cores: tuple[int, ...], profile: Profile | None, plan: Plan
+    source: ModelSource,
+    topology: Topology,
+    cores: tuple[int, ...],
+    profile: Profile | None,
+    plan: Plan,
+    used: int,
 ) -> Plan:
     """Return the best plan of as many instances as the settings want, and at most one for each core.
 
@@ -242,7 +263,6 @@ def _limited(
     batch = source.settings.batch or source.max_batch
     if profile is not None and profile.points:
         optimizer = optimizer_for(profile, topology, cores, source.max_batch)
-        used = worker_cores(profile, len(cores))
         for found in optimizer.candidates(used, max(batch, least), 2 * len(cores) + 1):
             if least <= len(found.instances) <= most:
                 return found
@@ -251,13 +271,12 @@ def _limited(
 
 
 def _planned(
-    source: ModelSource, topology: Topology, cores: tuple[int, ...], profile: Profile | None
+    source: ModelSource, topology: Topology, cores: tuple[int, ...], profile: Profile | None, used: int
 ) -> Plan:
     settings = source.settings
     if profile is None or not profile.points:
         return safe_plan(len(cores), source.max_batch)
     optimizer = optimizer_for(profile, topology, cores, source.max_batch)
-    used = worker_cores(profile, len(cores))
     if settings.batch is not None:
         return optimizer.plan(used, settings.batch)
     return optimizer.robust(used, source.max_batch)

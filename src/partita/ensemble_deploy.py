@@ -57,7 +57,7 @@ def ensemble_deployment(
         devices = devices_for(None, topology, cores)
         allocation = kept_allocation(ensemble, devices)
         if allocation is None:
-            made = deployment_of(source, settings, safe_allocation(ensemble, devices))
+            made = deployment_of(source, settings, safe_allocation(ensemble, devices, topology))
             return made if profiler is None else _planned(made, ensemble, topology, cores, profiler)
     else:
         _check_fits(allocation, ensemble, topology)
@@ -79,7 +79,7 @@ def _planned(
     planned = replace(made, members=members, cores=cores)
     if not planned.is_profiled:
         return made
-    choices = choices_of(planned, topology)
+    choices = choices_of(planned, topology, leaves_core=False)
     assert isinstance(choices, EnsembleChoices)
     return replace(planned, plan=first_plan(choices))
 
@@ -176,7 +176,9 @@ def _instance(model: str, device: Device, batch: int) -> InstanceSpec:
     )
 
 
-def safe_allocation(ensemble: EnsembleSource, devices: Sequence[Device]) -> Allocation:
+def safe_allocation(
+    ensemble: EnsembleSource, devices: Sequence[Device], topology: Topology | None = None
+) -> Allocation:
     """Return every member on every device, so that no core is ever without work; fewer where memory is short.
 
     Raises `NoFeasiblePlan` if not even one worker for each member fits, by what was measured of it before or
@@ -184,7 +186,8 @@ def safe_allocation(ensemble: EnsembleSource, devices: Sequence[Device]) -> Allo
     """
     models = tuple(member.name for member in ensemble.members)
     batch = max((b for b in ensemble.batch_sizes if b <= DEFAULT_BATCH), default=ensemble.batch_sizes[0])
-    sizes = [known_footprint(member.source, ensemble.batch_sizes).at(batch) for member in ensemble.members]
+    known = [known_footprint(member.source, ensemble.batch_sizes, topology) for member in ensemble.members]
+    sizes = [footprint.at(batch) for footprint in known]
     if all(device.memory_bytes is None or sum(sizes) <= device.memory_bytes for device in devices):
         matrix = AllocationMatrix(((batch,) * len(models),) * len(devices))
     else:

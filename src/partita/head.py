@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from partita.adaptation import Adaptation
 from partita.catalogue import Catalogue
 from partita.core.profile import Profile
+from partita.core.topology import Topology
 from partita.cores import CoreWatch
 from partita.engine.engine import Deployment, Engine
 from partita.engine.observing import Reporter, RequestObserver
@@ -43,6 +44,8 @@ class Head:
     """Where models are found when they are to be loaded later; None = nowhere."""
     sources: Sequence[ModelSource] = ()
     """Where the models come from that are served from the start, to be measured beside their traffic."""
+    topology: Topology | None = None
+    """The machine before the head was pinned to cores of its own; None = as it is now."""
     adaptation: Adaptation = field(init=False)
     """Plans that follow the load, or a user's word."""
     sharing: CoreSharing = field(init=False)
@@ -54,16 +57,24 @@ class Head:
     _ports: Ports = field(init=False)
 
     def __post_init__(self) -> None:
+        first = self.topology or read_topology()
         self._tracer = _tracer(self.settings)
         self.engine = Engine(self.loop, observer=_observer(self.settings, self._tracer))
         catalogue = self.catalogue or Catalogue(paths=(), settings=Settings(server=self.settings))
-        self.repository = DiskRepository(self.engine, catalogue, self._kept_profile, self.loop)
         self.access = self._access()
         self.adaptation = Adaptation(
-            self.engine, self.loop, adapts=self.settings.adapt, warm_bytes=self.settings.warm_memory_bytes
+            self.engine,
+            self.loop,
+            adapts=self.settings.adapt,
+            warm_bytes=self.settings.warm_memory_bytes,
+            topology=first,
+            has_head_cores=bool(self.settings.head_cores),
         )
         self.sharing = CoreSharing(self.engine, self.adaptation, self.loop, self.settings)
-        self._cores = CoreWatch(self.sharing, self.loop, self.settings)
+        self._cores = CoreWatch(self.sharing, self.loop, self.settings, first=first)
+        self.repository = DiskRepository(
+            self.engine, catalogue, self._kept_profile, self.loop, self._cores.topology
+        )
         self.tuning = self._tuning() if self.settings.tune == "background" else None
         self._ports = Ports(
             self.settings, self.engine, self.repository, self.access, self.adaptation, self.loop
@@ -114,7 +125,7 @@ class Head:
         """Return what is known of a model that is loaded while others serve; measuring is for later."""
         if self.tuning is not None:
             self.tuning.know(source)
-        return cached(source, read_topology())
+        return cached(source, self._cores.topology())
 
     def _access(self) -> Access:
         settings = self.settings

@@ -10,7 +10,7 @@ from partita.engine.deployment import Deployment, EnsembleDeployment
 from partita.machines.dispatcher import Policy
 from partita.planning.choices import ProfiledChoices
 from partita.planning.ensemble_choices import EnsembleChoices, EnsemblePlanner
-from partita.planning.head_core import worker_cores
+from partita.planning.head_core import LeavingPlanner, worker_cores
 from partita.planning.joint import Planner
 from partita.planning.optimizer import Optimizer
 from partita.planning.placement import place, place_beside
@@ -52,14 +52,24 @@ def standing_on(instances: Iterable[InstanceSpec], cores: Sequence[int]) -> list
     ]
 
 
-def planner_of(deployment: Deployment, topology: Topology, cores: tuple[int, ...]) -> Planner:
-    """Return what plans a profiled model, or ensemble, on any number of these cores."""
+def planner_of(
+    deployment: Deployment, topology: Topology, cores: tuple[int, ...], *, leaves_core: bool
+) -> Planner:
+    """Return what plans a profiled model, or ensemble, on any number of these cores.
+
+    A single model that `leaves_core` leaves the head one where that works as hard as the workers.
+    """
     most = largest_batch(deployment)
     made = {name: optimizer_for(one, topology, cores, most) for name, one in profiles_of(deployment).items()}
-    return EnsemblePlanner(made) if isinstance(deployment, EnsembleDeployment) else made[""]
+    if isinstance(deployment, EnsembleDeployment):
+        return EnsemblePlanner(made)
+    assert deployment.profile is not None
+    return LeavingPlanner(deployment.profile, made[""]) if leaves_core else made[""]
 
 
-def choices_of(deployment: Deployment, topology: Topology) -> ProfiledChoices | EnsembleChoices:
+def choices_of(
+    deployment: Deployment, topology: Topology, *, leaves_core: bool
+) -> ProfiledChoices | EnsembleChoices:
     """Return what there is to choose from at run time for a profiled model, or ensemble, on its cores."""
     cores, most = deployment.cores, largest_batch(deployment)
     together = deployment.settings.rules.policy is Policy.AGGREGATE
@@ -74,7 +84,7 @@ def choices_of(deployment: Deployment, topology: Topology) -> ProfiledChoices | 
             together=together,
         )
     standing = standing_on(deployment.plan.instances, cores)
-    used = worker_cores(deployment.profile, len(cores))
+    used = worker_cores(deployment.profile, len(cores), leaves_core=leaves_core)
     return ProfiledChoices(
         made[""],
         cores=used,

@@ -16,6 +16,7 @@ from partita.archives.fetching import fetch
 from partita.archives.folders import release
 from partita.catalogue import Catalogue
 from partita.core.errors import InvalidInput, LoadFailed, ModelUnavailable
+from partita.core.topology import Topology
 from partita.deploy import Profiler, cores_of, deployment_for
 from partita.engine.engine import Deployment, Engine
 from partita.engine.service import Service
@@ -23,7 +24,6 @@ from partita.protocols.oip.describe import index_state
 from partita.protocols.repository import IndexEntry, LoadRequest
 from partita.settings import InstanceSettings, ServerSettings
 from partita.sources import ModelSource
-from partita.system.cpus import read_topology
 
 log = logging.getLogger("partita")
 T = TypeVar("T")
@@ -38,11 +38,13 @@ class DiskRepository:
         catalogue: Catalogue,
         profiler: Profiler,
         loop: asyncio.AbstractEventLoop,
+        topology: Callable[[], Topology],
     ) -> None:
         self._engine = engine
         self._catalogue = catalogue
         self._profiler = profiler
         self._loop = loop
+        self._topology = topology
         self._locks: dict[str, asyncio.Lock] = {}
         """One change of a model at a time."""
         self._loading: dict[str, tuple[str, ...]] = {}
@@ -179,13 +181,13 @@ class DiskRepository:
     async def _replace(self, source: ModelSource, request: LoadRequest) -> list[Service]:
         """Serve a model once all its versions are ready; returns the services that these replace."""
         name = source.name
-        cores = self._cores_for(name)
+        cores, is_alone = self._cores_for(name), self._engine.services.keys() <= {name}
         self._loading[name] = tuple(version.version for version in source.served_versions)
         prepared: list[Service] = []
         try:
             for version in source.served_versions:
                 asked = _by_hand(version, request.workers, len(cores)) if request.workers else version
-                deployment = await self._aside(self._deployment, asked, cores)
+                deployment = await self._aside(self._deployment, asked, cores, is_alone)
                 prepared.append(self._engine.prepare(deployment))
                 with self._engine.loading_beside(prepared[-1]):
                     await prepared[-1].until_ready()
@@ -202,8 +204,9 @@ class DiskRepository:
             log.info("%s: version %s serves, plan %s", name, service.version, service.plan)
         return self._engine.publish(prepared, beside=request.is_beside)
 
-    def _deployment(self, source: ModelSource, cores: tuple[int, ...]) -> Deployment:
-        return deployment_for(source, self._server, read_topology(), cores, self._profiler)
+    def _deployment(self, source: ModelSource, cores: tuple[int, ...], is_alone: bool) -> Deployment:
+        topology = self._topology()
+        return deployment_for(source, self._server, topology, cores, self._profiler, is_alone=is_alone)
 
     def _cores_for(self, name: str) -> tuple[int, ...]:
         """Return the cores of the model that is replaced; for a new one the least used, an even share of all.
@@ -211,7 +214,7 @@ class DiskRepository:
         They are all that its plans may use, also those that the plan in force leaves free.
         They are shared with whoever has them: under the leases nobody executes on a core that is in use.
         """
-        allowed = cores_of(self._server, read_topology(), strict=False)
+        allowed = cores_of(self._server, self._topology(), strict=False)
         served = self._engine.services.get(name)
         if served is not None and (own := self._engine.deployment(served).cores or _cores_of(served)):
             return tuple(core for core in own if core in allowed) or own

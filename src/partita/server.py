@@ -12,6 +12,7 @@ import msgspec
 import uvloop
 
 from partita.catalogue import Catalogue
+from partita.core.topology import Topology
 from partita.deploy import deployments
 from partita.embedded import Server
 from partita.engine.engine import Deployment
@@ -50,7 +51,7 @@ def serve(
         pin(parse_cpu_list(server.head_cores))
     for deployment in planned:
         log.info("%s: plan %s on %s", deployment.name, deployment.plan, topology)
-    return uvloop.run(_serve(server, planned, sources, catalogue, as_json=as_json))
+    return uvloop.run(_serve(server, planned, sources, catalogue, topology, as_json=as_json))
 
 
 async def _serve(
@@ -58,11 +59,12 @@ async def _serve(
     planned: list[Deployment],
     sources: Sequence[ModelSource],
     catalogue: Catalogue | None,
+    topology: Topology,
     *,
     as_json: bool,
 ) -> int:
     loop = asyncio.get_running_loop()
-    head = Head(server, loop, catalogue=catalogue, sources=sources)
+    head = Head(server, loop, catalogue=catalogue, sources=sources, topology=topology)
     keys = head.access.keys if server.management is not None else None
     key_file = KeyFile(Path(server.key_file), keys) if keys is not None else None
     if key_file is not None:

@@ -157,10 +157,11 @@ class CoreSharing:
 
     def _planner(self, service: Service, deployment: Deployment) -> Planner:
         """Return what plans a model on any of the machine's cores; it remembers its answers."""
-        key = (deployment.profile, self._topology, self._cores)
+        leaves_core = self._adaptation.leaves_core
+        key = (deployment.profile, self._topology, self._cores, leaves_core)
         known = self._planners.get(service)
         if known is None or known[0] != key:
-            made = planner_of(deployment, self._topology, self._cores)
+            made = planner_of(deployment, self._topology, self._cores, leaves_core=leaves_core)
             known = self._planners[service] = (key, made)
         return known[1]
 
@@ -250,8 +251,10 @@ class CoreSharing:
             begun = replace(deployment, plan=plan_before) if deployment.is_fixed else deployment
             self._begun[service] = begun
         topology, cores = self._topology, share.cores
-        batch = share.batch if share.rate else None
-        plan = await self._aside.run(lambda: _plan(begun, deployment, topology, cores, batch))
+        batch, leaves_core = share.batch if share.rate else None, self._adaptation.leaves_core
+        plan = await self._aside.run(
+            lambda: _plan(begun, deployment, topology, cores, batch, leaves_core=leaves_core)
+        )
         placed = plan
         if not isinstance(deployment, EnsembleDeployment):
             standing = standing_on(plan_before.instances, cores)
@@ -288,7 +291,13 @@ def _difference(before: dict[Service, Profile | None] | None, now: dict[Service,
 
 
 def _plan(
-    begun: Deployment, now: Deployment, topology: Topology, cores: Sequence[int], batch: int | None
+    begun: Deployment,
+    now: Deployment,
+    topology: Topology,
+    cores: Sequence[int],
+    batch: int | None,
+    *,
+    leaves_core: bool,
 ) -> Plan:
     """Return the plan for these cores: from the profile, else as begun where that fits, else the safe one.
 
@@ -296,13 +305,13 @@ def _plan(
     """
     most = max(i.batch for i in begun.plan.instances)
     if isinstance(now, EnsembleDeployment):
-        choices = choices_of(replace(now, cores=tuple(cores)), topology)
+        choices = choices_of(replace(now, cores=tuple(cores)), topology, leaves_core=leaves_core)
         assert isinstance(choices, EnsembleChoices)
         return first_plan(choices, batch)
     if now.profile is not None and not now.is_limited:
         most = largest_batch(now)
         optimizer = optimizer_for(now.profile, topology, tuple(cores), most)
-        used = worker_cores(now.profile, len(cores))
+        used = worker_cores(now.profile, len(cores), leaves_core=leaves_core)
         if batch is not None:
             return optimizer.plan(used, max(1, min(batch, most * used)), early_answers=True)
         return optimizer.robust(used, most)

@@ -81,9 +81,14 @@ class Tuning:
             self._timer.cancel()
             self._timer = None
         if self._task is not None:
-            self._task.cancel()
+            self._cancel(self._task)
             await asyncio.gather(self._task, return_exceptions=True)
         await self._aside.stop()
+
+    def _cancel(self, task: asyncio.Task[None]) -> None:
+        """Have it end what it began; a second time would have it leave that unfinished."""
+        if not task.cancelling():
+            task.cancel()
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._look)
@@ -94,7 +99,7 @@ class Tuning:
             if served.get((self._tuned.name, self._tuned.version)) is not self._tuned or (
                 self._seen[self._tuned] != cores and not self._is_measured
             ):
-                self._task.cancel()  # it was unloaded, replaced, or moved
+                self._cancel(self._task)  # it was unloaded, replaced, or moved
             return
         for service in served.values():
             cores = self._engine.deployment(service).cores
@@ -179,8 +184,10 @@ class Tuning:
 
         def planned() -> Plan:
             allowed = replace(source, settings=limited)
-            return plan_for(allowed, self._adaptation.topology, deployment.cores, known)
+            topology = self._adaptation.topology
+            return plan_for(allowed, topology, deployment.cores, known, leaves_core=leaves_core)
 
+        leaves_core = self._adaptation.leaves_core
         plan, before = await self._aside.run(planned), service.plan
         service.member.launch = suited(service.member.launch, plan)
         self._engine.planned_anew(service, plan=plan, profile=known)

@@ -26,6 +26,9 @@ from partita.planning.estimator import EstimatorRules
 from partita.planning.switching import SwitchRules
 from partita.settings import ServerSettings, Settings
 from partita.system.addresses import Address
+from tests import models
+from tests.e2e.test_serve import Serve
+from tests.e2e.test_serve import until as wait_for
 from tests.engine_driver import ask, engine, python_model, run, until, xy
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -198,3 +201,26 @@ def test_the_plan_follows_the_load_and_every_decision_is_explained(tmp_path: Pat
             assert service.statistics.failures == 0
 
     run(main)
+
+
+@pytest.mark.parametrize("cores", ["2", f"{CORES[0]},{CORES[-1]}"])
+def test_a_head_on_cores_of_its_own_knows_those_of_the_models(tmp_path: Path, cores: str) -> None:
+    head, other = CORES[0], CORES[1] if cores == "2" else CORES[-1]
+    models.linear(tmp_path / "a.onnx")
+    ports = ["--http", "off", "--metrics", "off", "--management", "127.0.0.1:0", "--disable-token-auth"]
+    with Serve(str(tmp_path), "--head-cores", str(head), ports=ports, cores=cores) as server:
+        url = f"http://{server.ready()['ports']['management']}"
+        wait_for(lambda: call(f"{url}/v2/plans")["divisions"])
+        wanted = {"instances": [{"threads": 1, "batch": 6}]}
+        changed = call(f"{url}/v2/models/a/plan", wanted)
+        assert (changed["plan"], changed["instances"][0]["cores"]) == ("⟨1,1,6⟩", [other])
+        models.linear(tmp_path / "b.onnx")
+        call(f"{url}/v2/repository/models/b/load", {})
+        wait_for(lambda: len(call(f"{url}/v2/plans")["divisions"]) > 1)
+        document = call(f"{url}/v2/plans")
+        assert [one["cores"] for one in document["models"]] == [[other], [other]]
+        assert {one["outcome"] for one in document["divisions"]} == {"fits"}
+        server.process.terminate()
+        code, _, err = server.end()
+        assert code == 0
+        assert "stay divided" not in err

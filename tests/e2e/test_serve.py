@@ -32,10 +32,10 @@ READY = request("/v2/health/ready", method="GET")
 class Serve:
     """A running ``partita serve --json``. A mark in its environment tells its workers too."""
 
-    def __init__(self, *argv: str, ports: list[str] = PORTS) -> None:
+    def __init__(self, *argv: str, ports: list[str] = PORTS, cores: str = "1") -> None:
         command = [sys.executable, "-m", "partita.cli", "serve", *argv, "--tune", "never", "--json", *ports]
         self.process = subprocess.Popen(
-            [*command, "--cores", "1"],
+            [*command, "--cores", cores],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

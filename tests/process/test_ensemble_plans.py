@@ -70,7 +70,7 @@ def serve(made: Engine, launches: list[ModelLaunch]) -> Ensemble:
         version="1",
         launch=ModelLaunch(name="both", path="", runtime="ensemble"),
         settings=ServiceSettings(rules=BatchingRules()),
-        plan=choices_of(_deployment(launches), MACHINE).best(1),
+        plan=choices_of(_deployment(launches), MACHINE, leaves_core=False).best(1),
         cores=BOTH,
         members=_deployment(launches).members,
         rule="mean",
@@ -155,7 +155,7 @@ def test_a_member_that_cannot_switch_leaves_all_as_they_were(tmp_path: Path) -> 
             await service.until_ready()
             before = service.plan
             (tmp_path / "b" / "broken").touch()
-            apart = choices_of(_deployment(made_launches), MACHINE).best(16)
+            apart = choices_of(_deployment(made_launches), MACHINE, leaves_core=False).best(16)
             assert sorted(one.threads for one in apart.instances) == [1, 1]
             switch = service.switch(apart, reason="a test")
             with pytest.raises(SwitchFailed):

@@ -70,10 +70,14 @@ def has(service: Service, *cores: int) -> bool:
 
 @asynccontextmanager
 async def shared(
-    made: Engine, *, adapts: bool = True, rules: SwitchRules | None = None
+    made: Engine,
+    *,
+    adapts: bool = True,
+    rules: SwitchRules | None = None,
+    has_head_cores: bool = False,
 ) -> AsyncIterator[CoreSharing]:
     loop = asyncio.get_running_loop()
-    adaptation = Adaptation(made, loop, adapts=adapts, warm_bytes=0)
+    adaptation = Adaptation(made, loop, adapts=adapts, warm_bytes=0, has_head_cores=has_head_cores)
     sharing = CoreSharing(made, adaptation, loop, SERVER, division=Division(rules), look_s=0.02)
     adaptation.start()
     sharing.start()
@@ -134,6 +138,26 @@ def test_who_stays_gets_the_cores_of_who_goes_and_gives_some_to_who_comes(
                 await until(lambda: more.answered > 10 and clients[0].answered > before + 10)
                 await more.end()
                 await clients[0].end()
+
+    run(main)
+
+
+@pytest.mark.parametrize("has_head_cores", [False, True])
+def test_only_who_is_alone_leaves_the_head_a_core(tmp_path: Path, has_head_cores: bool) -> None:
+    launch = tricky(tmp_path)
+    tiny = Profile(ProfilePoint(threads=1, batch=batch, mean_ms=0.003 * batch) for batch in (1, 2, 4))
+
+    async def main() -> None:
+        async with engine() as made:
+            a = made.add(deployment(launch, "a", BOTH[0], profile=tiny))
+            made.add(deployment(launch, "b", BOTH[1], profile=tiny))
+            await made.until_ready()
+            async with shared(made, has_head_cores=has_head_cores) as sharing:
+                await until(lambda: sharing.division.log)
+                await made.remove("b", 10.0)
+                await until(lambda: made.deployment(a).cores == tuple(sorted(BOTH)))
+                expected = BOTH if has_head_cores else (BOTH[0],)
+                await until(lambda: has(a, *expected))
 
     run(main)
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -21,6 +23,7 @@ from partita.embedded import Server
 from partita.engine.engine import Deployment
 from partita.engine.guest import Guest
 from partita.engine.instance import ModelLaunch
+from partita.engine.measuring import Measuring
 from partita.engine.service import Service, ServiceSettings
 from partita.engine.tuning_report import TuningReport, TuningState
 from partita.machines.dispatcher import BatchingRules
@@ -33,8 +36,9 @@ from partita.system.addresses import Address
 from partita.system.clock import SystemClock
 from partita.system.processes import Bystander
 from partita.tuning import Tuning
+from partita.wire.tuning import Go
 from tests import models
-from tests.engine_driver import engine, plan, run, until
+from tests.engine_driver import add, ask, engine, plan, run, tricky, until, xy
 
 pytestmark = pytest.mark.process
 CORES = sorted(os.sched_getaffinity(0))[:2]
@@ -150,6 +154,57 @@ def test_a_process_that_is_active_from_the_start_is_stopped_at_once_where_it_may
             table.guest.use(Mode.YIELD)
             await until(lambda: state_of(process.pid) != "T")
             assert table.guest.end().stops == 1
+
+    run(main)
+
+
+LATE = """
+import os, socket, sys
+from partita.system.channels import Channel
+from partita.wire.tuning import Measured, Want, encode
+
+channel = Channel(socket.socket(fileno=int(sys.argv[-1])))
+channel.receive()
+channel.send(encode(Measured(points=1, elapsed_s=0.0, left_s=1.0)))
+channel.receive()
+channel.send(encode(Want(pid=os.getpid(), cores=(CORE,), is_active=True)))
+channel.receive()
+"""
+"""A measuring process that asks for a turn when it is told to."""
+
+
+def test_a_turn_that_is_asked_for_while_measuring_ends_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn would be nobody's to end: who leases the cores next would stop a process that is let go of."""
+    script = tmp_path / "late.py"
+    script.write_text(LATE.replace("CORE", str(CORES[0])))
+    monkeypatch.setattr("partita.engine.measuring.MEASURING_ARGV", (sys.executable, str(script)))
+    launch = tricky(tmp_path)
+
+    async def main() -> None:
+        async with engine() as made:
+            service = add(made, launch, plan(1, cores=[(CORES[0],)]))
+            await service.until_ready()
+            report, rules = TuningReport(budget_s=1.0, left_s=1.0), PaceRules(max_slowdown=100.0)
+            measuring = Measuring(
+                service, 99, made.leases, rules, report, loop=asyncio.get_running_loop(), clock=SystemClock()
+            )
+            task = asyncio.create_task(measuring.run(b""))
+            await until(lambda: report.points)
+            channel = measuring._channel
+            assert channel is not None
+            asyncio.get_running_loop().remove_reader(channel.fileno())  # it comes after the last look
+            measuring._send(Go())
+            poller = select.poll()
+            poller.register(channel.fileno(), select.POLLIN)
+            assert poller.poll(1000 * LIMIT_S), "it asks for a turn, which is not read yet"
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert task.cancelled()
+            assert not measuring._guest.is_busy
+            (y,) = await ask(service, xy(3)).result()
+            assert y[0, 0] == 7
 
     run(main)
 
@@ -363,3 +418,29 @@ def test_a_model_that_cannot_be_measured_is_served_on_and_says_why(tmp_path: Pat
         assert np.array_equal(server.predict("m", x)["y"], x)
         assert server.head.adaptation.switches("m") == []
     assert marked(mark) == []
+
+
+def test_measuring_that_ends_is_not_told_twice_to_end(
+    tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would leave its process, its channel and its workers' descriptors behind."""
+    monkeypatch.setattr("partita.tuning.LOOK_S", 0.001)
+    ended: list[int] = []
+    whole = Measuring._end
+
+    async def slow_end(measuring: Measuring) -> None:
+        try:
+            await asyncio.sleep(0.1)  # as one whose workers take long to die
+            ended.append(1)
+        finally:
+            await whole(measuring)
+
+    monkeypatch.setattr(Measuring, "_end", slow_end)
+    path = models.mlp(tmp_path / "m.onnx")
+    with serving(path) as server:
+        wait_for(lambda: (server.head.adaptation.tuning("m") or {"points": 0})["points"])
+        report = server.head.engine.tunings[server.head.engine.service("m")]
+        server._call(server.head.engine.remove("m", 10.0))
+        wait_for(lambda: report.state is TuningState.STOPPED)
+        assert ended
+    wait_for(lambda: marked(mark) == [])

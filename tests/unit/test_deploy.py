@@ -8,11 +8,13 @@ import pytest
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.profile import Profile, ProfilePoint
 from partita.core.topology import LogicalCpu, Topology
-from partita.deploy import SPIN_BELOW_MS, plan_for, suited, within
+from partita.deploy import SPIN_BELOW_MS, deployments, plan_for, suited, within
 from partita.engine.instance import ModelLaunch
+from partita.planners import choices_of, planner_of
 from partita.planning.head_core import worker_cores
-from partita.settings import ModelSettings
+from partita.settings import ModelSettings, ServerSettings
 from partita.sources import ModelSource
+from tests.models import linear
 
 
 def plan(expected_ms: float | None, *executions: int) -> Plan:
@@ -66,7 +68,7 @@ def test_the_number_of_instances_is_within_the_limits(
     source = ModelSource(name="m", path=Path("m.onnx"), runtime="onnxruntime", settings=settings)
     topology = Topology(cpus=tuple(LogicalCpu(socket=0, node=0, core=n, cpu=n) for n in range(2)))
     for known, count in ((None, without), (profile(1.05), thin), (profile(1.99), fat)):
-        found = plan_for(source, topology, (0, 1), known)
+        found = plan_for(source, topology, (0, 1), known, leaves_core=True)
         assert len(found.instances) == count, (known, str(found))
         assert all(i.batch <= source.max_batch and i.cores for i in found.instances)
 
@@ -91,6 +93,30 @@ def test_the_head_is_left_a_core_where_it_works_as_hard_as_the_workers(
 ) -> None:
     points = [ProfilePoint(threads=t, batch=b, mean_ms=item_ms * b / t) for t in (1, 2) for b in (1, 8)]
     assert worker_cores(Profile(points), cores) == used
+
+
+@pytest.mark.parametrize(
+    ("models", "head_cores", "used"), [(1, None, 7), (1, "0", 7), (2, None, 8), (4, None, 8), (4, "0", 7)]
+)
+def test_at_most_one_core_is_left_to_the_head_and_none_beside_its_own(
+    tmp_path: Path, models: int, head_cores: str | None, used: int
+) -> None:
+    points = [ProfilePoint(threads=1, batch=b, mean_ms=0.003 * b) for b in (1, 8)]
+    topology = Topology(cpus=tuple(LogicalCpu(socket=0, node=0, core=n, cpu=n) for n in range(8)))
+    sources = [
+        ModelSource(name=name, path=linear(tmp_path / f"{name}.onnx"), runtime="onnxruntime")
+        for name in "abcd"[:models]
+    ]
+    settings = ServerSettings(head_cores=head_cores)
+    made = deployments(sources, settings, topology, lambda *_: Profile(points))
+    assert sum(i.threads for one in made for i in one.plan.instances) == used
+    for one in made:
+        alone = models == 1 and head_cores is None
+        choices = choices_of(one, topology, leaves_core=alone)
+        planner = planner_of(one, topology, tuple(range(8)), leaves_core=alone)
+        own = len(one.cores) - alone
+        assert sum(i.threads for i in choices.best(own).instances) == own
+        assert sum(i.threads for i in planner.plan(8, 8 - alone).instances) == 8 - alone
 
 
 def test_of_a_model_without_a_profile_the_workers_get_all_cores() -> None:

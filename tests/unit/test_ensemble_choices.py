@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita.core.errors import NoFeasiblePlan
 from partita.core.plan import Plan
 from partita.core.profile import Profile, ProfilePoint
 from partita.core.topology import LogicalCpu, Topology
+from partita.planning.division import Party, wanted_cores
 from partita.planning.ensemble_choices import EnsembleChoices, EnsemblePlanner, parts_of, takes_turns
+from partita.planning.joint import Demand
 from partita.planning.optimizer import Optimizer
 from partita.planning.placement import place
 
@@ -71,6 +74,26 @@ def test_fewer_cores_than_members_are_shared_in_turns() -> None:
     assert set(threads(plan)) == {"a", "b", "c"}
     alone = [made._members[name].latency_ms(part, 4) for name, part in parts_of(plan).items()]
     assert made.latency_ms(plan, 4) == pytest.approx(sum(alone))
+
+
+def test_a_planner_has_members_take_turns_where_they_are_more_than_the_cores() -> None:
+    """Else the cores could not be divided at all."""
+    made = {name: optimizer(work) for name, work in zip("abc", (10.0, 20.0, 30.0), strict=True)}
+    planner, alone = EnsemblePlanner(made), [one.plan(2, 4, early_answers=True) for one in made.values()]
+    plan = planner.plan(2, 4)
+    assert takes_turns(plan)
+    assert set(threads(plan)) == {"a", "b", "c"}
+    assert plan.expected_ms == pytest.approx(sum(one.expected_ms or 0.0 for one in alone))
+    rates = [one.items_per_s(part) for one, part in zip(made.values(), alone, strict=True)]
+    assert planner.items_per_s(plan) == pytest.approx(1 / sum(1 / rate for rate in rates))
+    assert not takes_turns(planner.plan(3, 4))
+    with pytest.raises(NoFeasiblePlan):
+        planner.apart(2, 4)
+    machine = Topology(cpus=tuple(LogicalCpu(socket=0, node=0, core=c, cpu=c) for c in range(4)))
+    ensemble = Party(name="e", cores=(0, 1, 2, 3), demand=Demand(name="e", optimizer=planner, batch=1))
+    assert wanted_cores([ensemble], (0, 1), machine).cores == {"e": (0, 1)}
+    other = Party(name="o", cores=(1,), demand=Demand(name="o", optimizer=made["a"], batch=1))
+    assert wanted_cores([ensemble, other], (0, 1), machine).cores == {"e": (0,), "o": (1,)}
 
 
 def test_other_batches_for_the_same_instances() -> None:

@@ -219,6 +219,8 @@ class Measuring:
     # --- turns ------------------------------------------------------------------------------------
 
     def _begin(self, want: Want) -> None:
+        if self._outcome.done():  # nobody would end a turn that begins now
+            return
         if self._guest.is_busy:
             self._fail("the measuring process asked for two turns at once")
             return

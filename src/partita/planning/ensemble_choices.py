@@ -7,6 +7,7 @@ they take turns on them, under the core leases.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from partita.core.errors import NoFeasiblePlan
 from partita.core.plan import InstanceSpec, Plan
@@ -28,7 +29,17 @@ class EnsemblePlanner:
         self.optimizers = dict(optimizers)
 
     def plan(self, cores: int, batch: int, /) -> Plan:
-        """Return the plan whose slowest member is the fastest. Raises `NoFeasiblePlan`."""
+        """Return the plan whose slowest member is the fastest, or that of all in turns on too few cores.
+
+        Raises `NoFeasiblePlan` for a member that fits no number of cores.
+        """
+        try:
+            return self.apart(cores, batch)
+        except NoFeasiblePlan:
+            return self._in_turns(cores, batch)
+
+    def apart(self, cores: int, batch: int) -> Plan:
+        """Return the plan whose members have cores of their own. Raises `NoFeasiblePlan` for too few."""
         demands = [Demand(name=n, optimizer=one, batch=batch) for n, one in self.optimizers.items()]
         joint = split(demands, cores)
         if joint.shared:
@@ -39,9 +50,20 @@ class EnsemblePlanner:
         ]
         return joined(parts, cores, expected_ms=max(part.expected_ms or 0.0 for part in parts))
 
+    def _in_turns(self, cores: int, batch: int) -> Plan:
+        """Return every member's plan on all of the cores, which are numbered from 0."""
+        parts = []
+        for name, one in self.optimizers.items():
+            part, free = one.plan(cores, batch, early_answers=True), iter(range(cores))
+            own = tuple(i.placed(islice(free, i.threads)) for i in part.instances)
+            parts.append(named(replace(part, instances=own), name))
+        return in_turns(parts)
+
     def items_per_s(self, plan: Plan, /) -> float:
-        """Return what a plan of `plan` can do: as much as its slowest member."""
-        return min(self.optimizers[name].items_per_s(part) for name, part in parts_of(plan).items())
+        """Return what a plan of `plan` can do: as much as its slowest member, or as all of them in turn."""
+        return capacity(
+            plan, [self.optimizers[name].items_per_s(part) for name, part in parts_of(plan).items()]
+        )
 
 
 def named(plan: Plan, member: str) -> Plan:
@@ -57,6 +79,19 @@ def joined(parts: Sequence[Plan], cores: int, *, expected_ms: float | None = Non
         batch=min(part.batch for part in parts),
         expected_ms=expected_ms,
     )
+
+
+def in_turns(parts: Sequence[Plan]) -> Plan:
+    """Return members' plans, which are placed on the same cores, as one."""
+    threads = sum(one.threads for part in parts for one in part.instances)
+    return joined(parts, threads, expected_ms=sum(part.expected_ms or 0.0 for part in parts))
+
+
+def capacity(plan: Plan, rates: Sequence[float]) -> float:
+    """Return what members of these capacities can do together, items per second."""
+    if not all(rates):
+        return 0.0
+    return 1.0 / sum(1.0 / rate for rate in rates) if takes_turns(plan) else min(rates)
 
 
 def parts_of(plan: Plan) -> dict[str, Plan]:
@@ -125,7 +160,7 @@ class EnsembleChoices:
         if len(self._members) > self._cores:
             return shared
         try:
-            apart = self._planner.plan(self._cores, batch)
+            apart = self._planner.apart(self._cores, batch)
         except NoFeasiblePlan:
             return shared
         apart = self._place(apart)
@@ -134,10 +169,7 @@ class EnsembleChoices:
         return apart
 
     def _in_turns(self, batch: int) -> Plan:
-        parts = [named(one.best(batch), name) for name, one in self._members.items()]
-        total_ms = sum(part.expected_ms or 0.0 for part in parts)
-        threads = sum(one.threads for part in parts for one in part.instances)
-        return joined(parts, threads, expected_ms=total_ms)
+        return in_turns([named(one.best(batch), name) for name, one in self._members.items()])
 
     def rebatched(self, plan: Plan, batch: int) -> Plan | None:
         """Return the same instances with the best shares of this many items for each member."""
@@ -171,7 +203,6 @@ class EnsembleChoices:
 
     def items_per_s(self, plan: Plan) -> float:
         """Return the capacity: that of the slowest member, or of all in turn."""
-        rates = [self._members[name].items_per_s(part) for name, part in parts_of(plan).items()]
-        if not all(rates):
-            return 0.0
-        return 1.0 / sum(1.0 / rate for rate in rates) if takes_turns(plan) else min(rates)
+        return capacity(
+            plan, [self._members[name].items_per_s(part) for name, part in parts_of(plan).items()]
+        )
