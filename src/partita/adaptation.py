@@ -215,7 +215,7 @@ class Adaptation:
         if isinstance(deployment, EnsembleDeployment):
             raise SwitchFailed(f"model {model!r} is an ensemble: say which plan it has by `partita allocate`")
         now = self.plan(model, version)
-        cores = deployment.cores or tuple(sorted({core for i in now.instances for core in i.cores}))
+        cores = deployment.cores or now.placed_on
         if cores:
             plan = place_beside(plan, now.instances, self.topology, cores=cores)
         elif sum(i.threads for i in plan.instances) > now.cores:

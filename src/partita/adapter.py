@@ -9,7 +9,7 @@ from partita.core.errors import SwitchFailed
 from partita.core.plan import Plan
 from partita.engine.service import Service
 from partita.engine.switching import Outcome, Switch
-from partita.planning.choices import Choices
+from partita.planning.choices import KnownChoices
 from partita.planning.controller import Controller
 from partita.planning.decisions import Action, Decision, Reason
 from partita.planning.demand_meter import DemandMeter
@@ -26,7 +26,7 @@ class Adapter:
         self,
         service: Service,
         controller: Controller,
-        choices: Choices,
+        choices: KnownChoices,
         loop: asyncio.AbstractEventLoop,
         *,
         warm_bytes: Callable[[], int] = lambda: 0,
@@ -59,7 +59,7 @@ class Adapter:
         if self._moved is not None and not self._moved.done():
             self._moved.set_exception(SwitchFailed("its plan follows the load no longer"))
 
-    async def move(self, plan: Plan, choices: Choices, text: str) -> Switch | None:
+    async def move(self, plan: Plan, choices: KnownChoices, text: str) -> Switch | None:
         """Go to a plan on other cores, and plan for those from now on, once a switch under way has ended.
 
         Returns the switch as soon as it is begun; None where nothing had to be changed.
@@ -69,7 +69,7 @@ class Adapter:
         self._choices, self._warm_for = choices, None
         return await self._moved
 
-    def stay(self, choices: Choices) -> None:
+    def stay(self, choices: KnownChoices) -> None:
         """A move has failed: choose among these plans, for the cores of before."""
         self.controller.ask(self.controller.plan, "it could not be moved", choices)
         self._choices, self._warm_for = choices, None

@@ -16,11 +16,6 @@ class Aside:
         self._name = name
         self._thread: ThreadPoolExecutor | None = None
 
-    @property
-    def is_started(self) -> bool:
-        """Whether calls may be run."""
-        return self._thread is not None
-
     def start(self) -> None:
         """Take calls from now on."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"partita-{self._name}")

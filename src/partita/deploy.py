@@ -16,7 +16,7 @@ from partita.ensemble_deploy import ensemble_deployment
 from partita.launching import launch_of
 from partita.machines.dispatcher import TURN_S, BatchingRules, Policy
 from partita.planners import optimizer_for, planner_of
-from partita.planning.division import Party, wanted_cores
+from partita.planning.division import Party, even_shares, wanted_cores
 from partita.planning.head_core import worker_cores
 from partita.planning.joint import Demand
 from partita.planning.placement import place
@@ -71,15 +71,15 @@ def deployments(
     cores = cores_of(server, topology)
     if not cores:
         raise InvalidInput("head_cores leaves no core for the instances; give the head fewer, or raise cores")
-    shares, is_alone = divide(cores, len(sources)), len(sources) == 1
+    shares, is_alone = even_shares([s.name for s in sources], cores, topology), len(sources) == 1
     made = [
-        deployment_for(source, server, topology, share, profiler, is_alone=is_alone)
-        for source, share in zip(sources, shares, strict=True)
+        deployment_for(source, server, topology, shares[source.name], profiler, is_alone=is_alone)
+        for source in sources
     ]
     if server.adapt:
         made = _divided_by_profiles(made, sources, server, topology, cores, profiler)
     others = [
-        deployment_for(other, server, topology, one.cores or _cores_of(one.plan), profiler, is_alone=is_alone)
+        deployment_for(other, server, topology, one.cores or one.plan.placed_on, profiler, is_alone=is_alone)
         for source, one in zip(sources, made, strict=True)
         for other in source.others
     ]
@@ -110,16 +110,12 @@ def _divided_by_profiles(
 def _party(deployment: Deployment, topology: Topology, cores: tuple[int, ...]) -> Party:
     """Return a model that nobody has asked anything yet."""
     if deployment.is_fixed or not deployment.cores:
-        return Party(name=deployment.name, cores=_cores_of(deployment.plan), is_fixed=True)
+        return Party(name=deployment.name, cores=deployment.plan.placed_on, is_fixed=True)
     demand = None
     if deployment.is_profiled:
         planner = planner_of(deployment, topology, cores, leaves_core=False)  # it has others beside it
         demand = Demand(name=deployment.name, optimizer=planner, batch=1, weight=deployment.weight)
     return Party(name=deployment.name, cores=deployment.cores, demand=demand)
-
-
-def _cores_of(plan: Plan) -> tuple[int, ...]:
-    return tuple(sorted({core for instance in plan.instances for core in instance.cores}))
 
 
 def cores_of(server: ServerSettings, topology: Topology, *, strict: bool = True) -> tuple[int, ...]:
@@ -199,21 +195,6 @@ def suited(launch: ModelLaunch, plan: Plan) -> ModelLaunch:
         return launch
     item_ms = min(plan.expected_ms / len(one.executions) / one.micro_batch for one in plan.instances)
     return launch if item_ms < SPIN_BELOW_MS else replace(launch, options={**launch.options, "spin": False})
-
-
-def divide(cores: tuple[int, ...], models: int) -> list[tuple[int, ...]]:
-    """Return every model's share of the cores: even, in order; with too few each gets one and shares it."""
-    if not models:
-        return []
-    if models >= len(cores):
-        return [(cores[index % len(cores)],) for index in range(models)]
-    each, rest = divmod(len(cores), models)
-    shares, at = [], 0
-    for index in range(models):
-        size = each + (index < rest)
-        shares.append(cores[at : at + size])
-        at += size
-    return shares
 
 
 def plan_for(
@@ -329,7 +310,6 @@ __all__ = [
     "cores_of",
     "deployment_for",
     "deployments",
-    "divide",
     "launch_of",
     "limits_of",
     "plan_for",

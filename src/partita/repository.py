@@ -216,11 +216,13 @@ class DiskRepository:
         """
         allowed = cores_of(self._server, self._topology(), strict=False)
         served = self._engine.services.get(name)
-        if served is not None and (own := self._engine.deployment(served).cores or _cores_of(served)):
-            return tuple(core for core in own if core in allowed) or own
+        if served is not None:
+            own = self._engine.deployment(served).cores or (served.plan.placed_on if served.plan else ())
+            if own:
+                return tuple(core for core in own if core in allowed) or own
         users = dict.fromkeys(allowed, 0)
         for service in self._engine.services.values():  # whose other versions are on the same cores
-            for core in _cores_of(service):
+            for core in service.plan.placed_on if service.plan else ():
                 users[core] = users.get(core, 0) + 1
         share = max(1, len(allowed) // (len(self._engine.services) + 1))
         return tuple(sorted(sorted(allowed, key=lambda core: (users[core], core))[:share]))
@@ -231,11 +233,6 @@ class DiskRepository:
             await self._retire(gone)
             if name not in self._engine.services and (upload := self._uploads.pop(name, None)) is not None:
                 upload.cleanup()
-
-
-def _cores_of(service: Service) -> tuple[int, ...]:
-    instances: Sequence[Any] = () if service.plan is None else service.plan.instances
-    return tuple(sorted({core for instance in instances for core in instance.cores}))
 
 
 def _by_hand(source: ModelSource, workers: int, cores: int) -> ModelSource:

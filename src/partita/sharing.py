@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from partita.adaptation import Adaptation
 from partita.aside import Aside
 from partita.core.errors import PartitaError, SwitchFailed
-from partita.core.plan import InstanceSpec, Plan
+from partita.core.plan import Plan
 from partita.core.profile import Profile
 from partita.core.topology import Topology
 from partita.deploy import cores_of, safe_plan
@@ -125,10 +125,10 @@ class CoreSharing:
     def _party(self, service: Service) -> Party:
         deployment = self._engine.deployment(service)
         if not deployment.cores:
-            return Party(name=service.name, cores=_cores_of(deployment.plan), is_fixed=True)
+            return Party(name=service.name, cores=deployment.plan.placed_on, is_fixed=True)
         own = self._own(service)
         if own is not None:
-            return Party(name=service.name, cores=_cores_of(service.plan), is_fixed=True, own=own)
+            return Party(name=service.name, cores=_placed_on(service.plan), is_fixed=True, own=own)
         return Party(name=service.name, cores=deployment.cores, demand=self._demand(service, deployment))
 
     def _own(self, service: Service) -> Cores | None:
@@ -139,7 +139,7 @@ class CoreSharing:
         deployment, begun = self._engine.deployment(service), self._begun.get(service)
         if not deployment.cores or not deployment.is_fixed:
             return None
-        own = _cores_of(begun.plan if begun is not None and begun.is_fixed else service.plan)
+        own = _placed_on(begun.plan if begun is not None and begun.is_fixed else service.plan)
         return own if set(own) <= set(self._cores) else None
 
     def _demand(self, service: Service, deployment: Deployment) -> Demand | None:
@@ -235,7 +235,7 @@ class CoreSharing:
             before, own = self._engine.deployment(other).cores, self._own(other)
             target = cores
             if own is not None:
-                before, target = _cores_of(other.plan), own
+                before, target = _placed_on(other.plan), own
             if before and target and before != target:
                 found.append((other, Share(name=other.name, before=before, cores=target)))
         return found
@@ -277,9 +277,8 @@ class CoreSharing:
         log.info("%s: has cores %s now, plan %s", service.name, format_cores(cores), service.plan)
 
 
-def _cores_of(plan: Plan | None) -> Cores:
-    instances: Sequence[InstanceSpec] = () if plan is None else plan.instances
-    return tuple(sorted({core for instance in instances for core in instance.cores}))
+def _placed_on(plan: Plan | None) -> Cores:
+    return () if plan is None else plan.placed_on
 
 
 def _difference(before: dict[Service, Profile | None] | None, now: dict[Service, Profile | None]) -> Cause:

@@ -14,10 +14,11 @@ from partita.core.plan import InstanceSpec, Plan
 from partita.core.profile import Profile, ProfilePoint
 from partita.core.topology import LogicalCpu, Topology
 from partita.cores import CoreWatch
-from partita.deploy import cores_of, divide
+from partita.deploy import cores_of
 from partita.engine.engine import Deployment
 from partita.engine.service import Service, ServiceSettings
 from partita.machines.dispatcher import BatchingRules
+from partita.planning.division import even_shares
 from partita.settings import ServerSettings
 from partita.sharing import CoreSharing
 from partita.system.cpus import read_topology
@@ -175,4 +176,4 @@ def test_what_was_asked_for_is_cut_to_what_there_is() -> None:
     assert cores_of(ServerSettings(cores=f"{BOTH[0]},{BOTH[1]}"), one, strict=False) == BOTH[:1]
     assert cores_of(ServerSettings(cores=1), MACHINE, strict=False) == BOTH[:1]
     assert cores_of(ServerSettings(head_cores=str(BOTH[0])), MACHINE) == BOTH[1:]
-    assert divide(BOTH, 3) == [BOTH[:1], BOTH[1:], BOTH[:1]]
+    assert list(even_shares("abc", BOTH, MACHINE).values()) == [BOTH[:1], BOTH[1:], BOTH[:1]]

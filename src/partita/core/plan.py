@@ -95,6 +95,11 @@ class Plan:
         chosen = self.measured_ms if self.measured_ms is not None else self.expected_ms
         return None if self.fat_ms is None or not chosen else self.fat_ms / chosen
 
+    @property
+    def placed_on(self) -> tuple[int, ...]:
+        """Logical CPUs that its instances were given, each once, in order; empty where they have none."""
+        return tuple(sorted({core for instance in self.instances for core in instance.cores}))
+
     def groups(self) -> list[tuple[InstanceSpec, int]]:
         """Return the distinct instances, cores left out, each with its count, in canonical order."""
         counted = Counter(instance.unplaced() for instance in self.instances)

@@ -6,7 +6,7 @@ own over them, and batches it as it likes. What the members answer meets in an a
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from partita.machines.accumulator import Accumulator
 from partita.machines.dispatcher import BatchingRules
 from partita.machines.leases import CoreLeases
 from partita.machines.rules import Rule, rule_maker
+
+if TYPE_CHECKING:
+    from partita.engine.observing import RequestObserver
 
 
 class SecondStage(Protocol):
@@ -114,12 +117,12 @@ class MemberGroup:
             branch.member.launch_enlisted()
 
     @property
-    def observer(self) -> Any:
+    def observer(self) -> "RequestObserver | None":
         """Who follows requests, if anybody."""
         return self.branches[0].member.observer
 
     @observer.setter
-    def observer(self, observer: Any) -> None:
+    def observer(self, observer: "RequestObserver | None") -> None:
         for branch in self.branches:
             branch.member.observer = observer
 

@@ -114,8 +114,8 @@ class Measuring:
         self._loop.add_reader(self._channel.fileno(), self._readable)
         self._loop.add_reader(self._process.pidfd, self._has_ended)
         plan = self._service.plan
-        cores = sorted({core for one in plan.instances for core in one.cores}) if plan is not None else []
-        beginner = Beginner(self._number, self._process, tuple(cores))
+        cores = () if plan is None else plan.placed_on
+        beginner = Beginner(self._number, self._process, cores)
         self._pacer = Pacer(beginner, self._leases, loop=self._loop, clock=self._clock)
         self._pacer.start()
         if calls is None:

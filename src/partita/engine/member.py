@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from partita.core.clock import Clock
 from partita.core.errors import InferenceFailed, RequestError, WorkerDied
@@ -20,6 +20,9 @@ from partita.machines.leases import CoreLeases
 from partita.machines.work import Batch, Job
 from partita.machines.worker_life import State
 from partita.wire.messages import BatchDone, BatchFailed
+
+if TYPE_CHECKING:
+    from partita.engine.observing import RequestObserver
 
 InstanceFactory = Callable[[int, InstanceSpec, ModelLaunch, "Member"], Instance]
 
@@ -83,8 +86,8 @@ class Member:
         """Sees to changes of plan, from the start on."""
         self.meter: ArrivalMeter | None = None
         """Whoever wants to know the depth that arriving items find."""
-        self.observer: Any = None
-        """Who follows requests (`partita.engine.observing.RequestObserver`), if anybody."""
+        self.observer: RequestObserver | None = None
+        """Who follows requests, if anybody."""
         self.signature: Signature | None = None
         self.failure: str | None = None
         self._leases = leases

@@ -2,11 +2,14 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from partita.core.errors import RequestError
 from partita.engine.arena import Extent
 from partita.machines.work import Job
+
+if TYPE_CHECKING:
+    from partita.engine.observing import Watch
 
 Buffer = bytes | bytearray | memoryview
 Shapes = tuple[tuple[int, ...], ...]
@@ -93,8 +96,8 @@ class Request:
         """Items whose outputs are not there yet."""
         self.layout = layout
         self.sink = sink
-        self.watch: Any = None
-        """Who notes what happens to it (`partita.engine.observing.Watch`), if anybody."""
+        self.watch: Watch | None = None
+        """Who notes what happens to it, if anybody."""
         self.context = context
         """The protocol's own; never looked into here."""
         self.arrived_s = arrived_s

@@ -6,7 +6,7 @@ A single model is an ensemble of one: its service has one member and the identit
 import asyncio
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partita.core.clock import Clock
 from partita.core.errors import (
@@ -32,6 +32,9 @@ from partita.engine.statistics import Statistics
 from partita.engine.switching import Switch
 from partita.machines.leases import CoreLeases
 from partita.machines.work import Job
+
+if TYPE_CHECKING:
+    from partita.engine.observing import RequestObserver
 
 RAGGED = "ragged"
 """Key of the pool, counted in bytes, that items of differing sizes lie in."""
@@ -79,8 +82,8 @@ class Service:
             clock=clock,
         )
         self._queue = self.member.dispatcher.queue
-        self.observer: Any = None
-        """Who follows requests (`partita.engine.observing.RequestObserver`), if anybody."""
+        self.observer: RequestObserver | None = None
+        """Who follows requests, if anybody."""
 
     def _make_member(self, **parts: Any) -> Member:
         return Member(self._launch, self.settings.rules, **parts)

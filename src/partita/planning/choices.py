@@ -31,19 +31,8 @@ class Choices(Protocol):
         """Return the same instances with the best shares of this many items; None where there are none."""
         ...
 
-    def thinner(self, plan: Plan, batch: int) -> Plan | None:
-        """Return two instances of half the threads for each of the plan's, with the best shares of `batch`.
-
-        None where no instance has more than one thread, or nothing is known of half of them.
-        """
-        ...
-
     def latency_ms(self, plan: Plan, batch: int) -> float:
         """Return how long the plan as it is takes for this many items that are there at once."""
-        ...
-
-    def execution_ms(self, plan: Plan, items: int) -> float:
-        """Return how long one of the plan's instances takes for a batch of its own; infinite if unknown."""
         ...
 
     def items_per_s(self, plan: Plan) -> float:
@@ -51,8 +40,23 @@ class Choices(Protocol):
         ...
 
 
+class KnownChoices(Choices, Protocol):
+    """Choices by profiles, which say something of other plans and of single executions too."""
+
+    def thinner(self, plan: Plan, batch: int) -> Plan | None:
+        """Return two instances of half the threads for each of the plan's, with the best shares of `batch`.
+
+        None where no instance has more than one thread, or nothing is known of half of them.
+        """
+        ...
+
+    def execution_ms(self, plan: Plan, items: int) -> float:
+        """Return how long one of the plan's instances takes for a batch of its own; infinite if unknown."""
+        ...
+
+
 class ProfiledChoices:
-    """Choices from one profile. Remembers its answers; `prepare` makes them all beforehand.
+    """Choices from one profile. Remembers its answers; `plan_ahead` makes them all beforehand.
 
     `place` assigns cores to a plan's instances, `allowed` are those that they may have (None = any).
     `together` says that a batch is partitioned over all instances at once (policy `aggregate`), and not taken

@@ -14,7 +14,7 @@ from partita.core.errors import NoFeasiblePlan
 from partita.core.plan import Plan
 from partita.planning.backlog import Backlog
 from partita.planning.carrying import is_alone, is_strained, narrowed, wanted_batch, widened
-from partita.planning.choices import Choices
+from partita.planning.choices import KnownChoices
 from partita.planning.decisions import Action, Decision, Entry, Failed, Option, Reason, Seen
 from partita.planning.estimator import BatchSizeEstimator, EstimatorRules
 from partita.planning.gained import GainMeter
@@ -50,7 +50,7 @@ class Controller:
 
     def __init__(
         self,
-        choices: Choices,
+        choices: KnownChoices,
         plan: Plan,
         *,
         now_s: float,
@@ -109,7 +109,7 @@ class Controller:
             self._measuring = None
             self.log.append(gained)
 
-    def ask(self, plan: Plan, text: str, choices: Choices | None = None) -> None:
+    def ask(self, plan: Plan, text: str, choices: KnownChoices | None = None) -> None:
         """Change to this plan whatever it gains, as when the cores changed; with `choices`, plan by them now.
 
         During a switch it waits until that has ended; of several that wait, the last one counts.

@@ -247,6 +247,11 @@ class Division:
         return divided
 
 
+def even_shares(names: Sequence[str], cores: Sequence[int], topology: Topology) -> Mapping[str, Cores]:
+    """Return which cores everyone should have as long as nothing is known of anybody."""
+    return wanted_cores([Party(name=name, cores=()) for name in names], cores, topology).cores
+
+
 def wanted_cores(parties: Sequence[Party], cores: Sequence[int], topology: Topology) -> _Wanted:
     """Return which cores everyone should have.
 

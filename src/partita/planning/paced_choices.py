@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from partita.core.plan import Plan
-from partita.planning.choices import Choices, halves
+from partita.planning.choices import KnownChoices, halves
 from partita.planning.pace import Pace
 
 
@@ -15,7 +15,7 @@ class PacedChoices:
     """
 
     def __init__(
-        self, profiled: Choices, pace: Pace, today: Callable[[], Plan], is_warm: Callable[[Plan], bool]
+        self, profiled: KnownChoices, pace: Pace, today: Callable[[], Plan], is_warm: Callable[[Plan], bool]
     ) -> None:
         self.profiled = profiled
         self._today = today
@@ -56,10 +56,6 @@ class PacedChoices:
         """Return the same instances with the best shares of this many items; None where there are none."""
         return self.profiled.rebatched(plan, batch)
 
-    def thinner(self, plan: Plan, batch: int) -> Plan | None:
-        """Return two instances of half the threads for each of the plan's."""
-        return self.profiled.thinner(plan, batch)
-
     def latency_ms(self, plan: Plan, batch: int) -> float:
         """Return how long the plan as it is takes for this many items that are there at once.
 
@@ -71,7 +67,3 @@ class PacedChoices:
     def items_per_s(self, plan: Plan) -> float:
         """Return the plan's capacity as it is, with full executions."""
         return self.profiled.items_per_s(plan) / self._pace_of(plan)
-
-    def execution_ms(self, plan: Plan, items: int) -> float:
-        """Return how long one of the plan's instances takes for a batch of its own, by the profile."""
-        return self.profiled.execution_ms(plan, items)

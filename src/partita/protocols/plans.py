@@ -79,7 +79,7 @@ class PlanRoutes:
     async def show_all(self, request: Request) -> Response:  # noqa: ARG002
         """Every model's plan and cores, how the cores were divided among them, and why."""
         plans = self._plans.plans()
-        models = [{"model": name, "plan": str(plan), "cores": _cores(plan)} for name, plan in plans.items()]
+        models = [{"model": name, "plan": str(plan), "cores": plan.placed_on} for name, plan in plans.items()]
         return _json({"models": models, "divisions": self._plans.divisions()})
 
     async def show(self, request: Request) -> Response:
@@ -118,10 +118,6 @@ class PlanRoutes:
             "switches": self._plans.switches(model, version),
             "decisions": self._plans.decisions(model, version),
         }
-
-
-def _cores(plan: Plan) -> list[int]:
-    return sorted({core for instance in plan.instances for core in instance.cores})
 
 
 def _named(request: Request) -> tuple[str, str]:
