@@ -329,7 +329,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif part == "offline":
             figures.append(offline(pairs=3 if quick else 10, batch=8, items=64 if quick else 128))
         else:
-            budget_s, rounds, seconds = (15.0, 4, 0.4) if quick else (40.0, 10, 0.8)
+            budget_s, rounds, seconds = (15.0, 4, 0.4) if quick else (70.0, 10, 0.8)
             figures += greedy(budget_s=budget_s, rounds=rounds, seconds=seconds)
     return report("ensembles", figures, given.json)
 

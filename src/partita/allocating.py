@@ -1,7 +1,7 @@
 """Allocates an ensemble: worst-fit decreasing, then a bounded greedy search by measurement."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from types import MappingProxyType
@@ -19,12 +19,15 @@ from partita.planning.allocation_rate import rate_predictor
 from partita.planning.allocation_search import Assessment, SearchLimits, SearchResult, search
 from partita.planning.bin_packing import worst_fit_decreasing
 from partita.planning.matrices import count_matrices, count_neighbours, scientific
+from partita.planning.racing import race
 from partita.sources import ModelSource
 
-CONFIRMATIONS = 3
-"""How often the finalists are measured once more, in turns."""
-FINALISTS = 4
-"""The fastest allocations of the search that are measured again, besides the start and those beside it."""
+SEARCH_SHARE = 0.6
+"""Of the time budget; the rest is for the finalists."""
+FINALISTS = 5
+"""The fastest allocations of the search that are measured again, besides the start."""
+FINALISTS_EVERYWHERE = 2
+"""And the fastest that have every member on every device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,8 @@ class AllocateSettings:
 
     limits: SearchLimits = field(default_factory=lambda: SearchLimits(max_iter=20, max_neighs=12))
     budget_s: float = 60.0
-    """The search stops after this long; what was found by then counts."""
+    """Search and final stop after this long; what was found by then counts. Every finalist is measured a few
+    times even so."""
     measure_s: float = 0.5
     """Length of one measurement. A longer one is steadier."""
 
@@ -115,9 +119,9 @@ def allocate(
 ) -> Allocated:
     """Return the fastest allocation found on this machine's core groups, never slower than the start.
 
-    `known` are rates from an earlier search, which are not measured again until the end. The fastest few and
-    the start are measured again in turns, and the fastest of them then wins. Raises `NoFeasiblePlan` if the
-    members do not fit, `ModelUnavailable` if one cannot be loaded.
+    `known` are rates from an earlier search, which are not measured again unless they decide. A step of the
+    search is measured twice, and the fastest few and the start race in the end, measured in turns. Raises
+    `NoFeasiblePlan` if the members do not fit, `ModelUnavailable` if one cannot be loaded.
     """
     given = settings or AllocateSettings()
     started_s = time.monotonic()
@@ -129,39 +133,57 @@ def allocate(
         start = worst_fit_decreasing(devices, models, _bytes(bench.memory, batch_sizes[0]), batch_sizes[0])
         latencies = bench.latencies_ms()
         predict = rate_predictor(latencies) if latencies else None
-        others = [m for m in everywhere(len(devices), len(models), batch_sizes, predict) if bench.fits(m)]
+        others = [m for m in everywhere(len(devices), len(models), batch_sizes) if bench.fits(m)]
         result = search(
             start,
             batch_sizes,
             lambda matrix: known[matrix] if matrix in known else bench(matrix),
             given.limits,
             predict=predict,
-            is_over=lambda: time.monotonic() - started_s > given.budget_s,
+            is_over=lambda: time.monotonic() - started_s > SEARCH_SHARE * given.budget_s,
             told=told,
             others=others,
+            again=lambda one, other: _in_turns(bench, one, other),
         )
-        matrix, rates, spread = _confirmed(bench, result, others)
+        final = race(
+            finalists(result, others),
+            bench,
+            kept=[start],
+            is_over=lambda: time.monotonic() - started_s > given.budget_s,
+        )
+    rates = [median(final.rates[one]) for one in (start, final.winner)]
     return Allocated(
-        allocation=Allocation(devices=tuple(devices), models=models, matrix=matrix),
+        allocation=Allocation(devices=tuple(devices), models=models, matrix=final.winner),
         start=start,
         batch_sizes=batch_sizes,
         memory=bench.memory,
         start_items_per_s=rates[0],
         items_per_s=rates[1],
-        spread=spread,
+        spread=max(_spread(final.rates[one]) for one in (start, final.winner)),
         result=result,
     )
 
 
-def everywhere(
-    devices: int,
-    models: int,
-    batch_sizes: Sequence[int],
-    predict: Callable[[AllocationMatrix], float] | None,
-) -> list[AllocationMatrix]:
-    """Return every model on every device with one batch size: the two that promise most, else the largest."""
-    matrices = [AllocationMatrix(((batch,) * models,) * devices) for batch in batch_sizes]
-    return sorted(matrices, key=predict, reverse=True)[:2] if predict is not None else matrices[-1:]
+def everywhere(devices: int, models: int, batch_sizes: Sequence[int]) -> list[AllocationMatrix]:
+    """Return every model on every device, with each batch size: what a careful user would try."""
+    return [AllocationMatrix(((batch,) * models,) * devices) for batch in batch_sizes]
+
+
+def finalists(result: SearchResult, others: Sequence[AllocationMatrix]) -> list[AllocationMatrix]:
+    """Return the start, and what is fastest by what the search has measured."""
+    rates = {one.matrix: one.items_per_s for one in result.log}
+
+    def fastest(among: Iterable[AllocationMatrix], count: int) -> list[AllocationMatrix]:
+        return sorted(among, key=lambda matrix: -rates[matrix])[:count]
+
+    beside = fastest((one for one in others if one in rates), FINALISTS_EVERYWHERE)
+    return list(dict.fromkeys((result.start, *fastest(rates, FINALISTS), *beside)))
+
+
+def _in_turns(bench: EnsembleBench, one: AllocationMatrix, other: AllocationMatrix) -> tuple[float, float]:
+    """Measure A B B A, so that a drift of the machine meets both alike."""
+    first, second, third, fourth = (bench(matrix) for matrix in (one, other, other, one))
+    return (first + fourth) / 2, (second + third) / 2
 
 
 def _described(source: ModelSource) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -190,24 +212,6 @@ def _everywhere(
 
 def _bytes(memory: Sequence[Sequence[Footprint]], batch: int) -> list[list[int]]:
     return [[one.at(batch) for one in row] for row in memory]
-
-
-def _confirmed(
-    bench: EnsembleBench, result: SearchResult, others: Sequence[AllocationMatrix]
-) -> tuple[AllocationMatrix, tuple[float, float], float]:
-    """Measure the finalists again in turns; return the fastest, (the start's, its) rate, and the spread.
-
-    The best of many short measurements is the luckiest as well, so it has to show itself beside the others.
-    """
-    fastest = sorted(result.log, key=lambda one: -one.items_per_s)[:FINALISTS]
-    finalists = list(dict.fromkeys((result.start, *others, *(one.matrix for one in fastest))))
-    rates: dict[AllocationMatrix, list[float]] = {matrix: [] for matrix in finalists}
-    for _ in range(CONFIRMATIONS):
-        for matrix in finalists:
-            rates[matrix].append(bench(matrix))
-    winner = max(finalists, key=lambda matrix: median(rates[matrix]))
-    spread = max(_spread(rates[result.start]), _spread(rates[winner]))
-    return winner, (median(rates[result.start]), median(rates[winner])), spread
 
 
 def _spread(rates: Sequence[float]) -> float:

@@ -2,39 +2,31 @@
 
 Two matrices in a row mostly differ in one element, so all workers that any matrix may want are loaded once,
 where memory allows, and sleep on their channels; a matrix then only decides which of them are given work.
-Otherwise each matrix is started anew, as in the paper.
+Otherwise the workers that differ are started and ended, and the others keep running; what even that has no
+room for is started anew, as in the paper.
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import uvloop
 
 from partita.allocation_file import Allocation
 from partita.core.allocation import AllocationMatrix, Worker
 from partita.core.devices import Device
-from partita.core.errors import InvalidInput, PartitaError, RequestError
+from partita.core.errors import PartitaError, SwitchFailed
 from partita.core.footprint import Footprint
-from partita.embedded import prepare
 from partita.engine.engine import Engine
 from partita.engine.ensemble import Ensemble
-from partita.engine.request import Buffer, Request, Shapes
 from partita.engine.service import ServiceSettings
-from partita.ensemble_deploy import deployment_of
+from partita.ensemble_deploy import deployment_of, plan_for_allocation
+from partita.ensemble_load import LEAST_SEGMENTS, SegmentLoad
 from partita.machines.dispatcher import BatchingRules
 from partita.profiling.inputs import calibration, load_samples, rows
 from partita.sources import ModelSource
 
-WARM_UP = 0.3
-"""Share of the measured time that goes before it unmeasured."""
-LEAST_ANSWERS = 4
-"""Segments that are measured at least, however long they take."""
-LONGEST = 20.0
-"""How many times the time asked for a measurement may take for that."""
 _ROOM_ITEMS = 1 << 20
 
 
@@ -72,7 +64,9 @@ class EnsembleBench:
         self._engine = Engine(self._loop)
         self._service: Ensemble | None = None
         self._workers: dict[tuple[int, int], int] = {}
-        """Numbers of the instances that are loaded, by (device, model); empty = matrices are started anew."""
+        """Numbers of the instances that are loaded for good, by (device, model); empty = there is no room."""
+        self._running: AllocationMatrix | None = None
+        """The matrix whose workers are loaded, where not all are."""
         self._seated: dict[tuple[int, int], int] = {}
         """Batch sizes of those that get work."""
 
@@ -115,22 +109,54 @@ class EnsembleBench:
         if not self.fits(matrix):
             return 0.0
         started_s = time.perf_counter()
+        try:
+            service = self._construct(matrix)
+        except PartitaError:
+            return 0.0
+        self.constructions_s.append(time.perf_counter() - started_s)
+        return self._measure(service)
+
+    # --- construction -----------------------------------------------------------------------------
+
+    def _construct(self, matrix: AllocationMatrix) -> Ensemble:
+        """Give work to the workers of this matrix; those that run already keep running, where they can."""
         if self._workers:
             assert self._service is not None
             self._seat(matrix)
-            self.constructions_s.append(time.perf_counter() - started_s)
-            return self._measure(self._service)
-        try:
-            service = self._start(matrix)
-        except PartitaError:
-            return 0.0
-        try:
-            self.constructions_s.append(time.perf_counter() - started_s)
-            return self._measure(service)
-        finally:
-            self._loop.run_until_complete(self._engine.remove(service.name, 0.0))
+            return self._service
+        if self._service is not None and not self._switch(self._service, matrix):
+            self._loop.run_until_complete(self._engine.remove(self._service.name, 0.0))
+            self._service = None
+        if self._service is None:
+            self._service = self._start(matrix)
+        self._running = matrix
+        return self._service
 
-    # --- construction -----------------------------------------------------------------------------
+    def _switch(self, service: Ensemble, matrix: AllocationMatrix) -> bool:
+        """Start and end only the workers that differ; False where that cannot be.
+
+        New ones are loaded before old ones go, so that all of them have to fit. The models of a GPU are in
+        one process, which is started anew.
+        """
+        assert self._running is not None
+        pairs = [list(zip(*rows, strict=True)) for rows in zip(self._running.rows, matrix.rows, strict=True)]
+        if not self.fits(AllocationMatrix.of([[max(pair) for pair in row] for row in pairs])):
+            return False
+        differs = [any(bool(before) != bool(after) for before, after in row) for row in pairs]
+        if any(d.is_gpu and differ for d, differ in zip(self._devices, differs, strict=True)):
+            return False
+
+        async def switched() -> None:
+            allocation = Allocation(devices=self._devices, models=self._models, matrix=matrix)
+            switch = service.switch(plan_for_allocation(allocation), reason="the next allocation")
+            await switch.until_accepting()
+            await switch.until_finished()
+
+        try:
+            self._loop.run_until_complete(switched())
+        except SwitchFailed:
+            return False
+        return True
 
     def _start(self, matrix: AllocationMatrix, memory_at: tuple[int, ...] = ()) -> Ensemble:
         allocation = Allocation(devices=self._devices, models=self._models, matrix=matrix)
@@ -184,7 +210,7 @@ class EnsembleBench:
     def _measure(self, service: Ensemble) -> float:
         return self._loop.run_until_complete(self._load(service).run(self._measure_s))
 
-    def _load(self, service: Ensemble) -> "_Load":
+    def _load(self, service: Ensemble) -> SegmentLoad:
         signature = service.signature
         source = self._ensemble.calibration
         samples = None if source is None else load_samples(source, signature)
@@ -192,12 +218,18 @@ class EnsembleBench:
         items = rows(
             calibration(signature, samples=samples, dimensions=dimensions).items, self._ensemble.segment
         )
-        seats = (
-            sum(batch for batch in self._seated.values())
-            if self._workers
-            else max(self._ensemble.batch_sizes)
-        )
-        return _Load(service, items, in_flight=max(LEAST_ANSWERS, -(-2 * seats // self._ensemble.segment)))
+        # The slowest member has them all before it: one batch executes and one waits for each of its workers.
+        hungriest = max(self._seats(service), default=max(self._ensemble.batch_sizes))
+        segments = 1 - (-2 * hungriest // self._ensemble.segment)
+        return SegmentLoad(service, items, in_flight=max(LEAST_SEGMENTS, segments))
+
+    def _seats(self, service: Ensemble) -> list[int]:
+        """Return how many items each member can execute at once."""
+        if self._workers:
+            models = range(len(self._models))
+            return [sum(batch for (_, m), batch in self._seated.items() if m == model) for model in models]
+        branches = service.group.branches
+        return [sum(one.spec.batch for one in branch.member.instances.values()) for branch in branches]
 
     def latencies_ms(self) -> dict[tuple[int, int, int], float]:
         """Return how long every worker takes for every batch size with no other on its device, ms.
@@ -229,73 +261,3 @@ class EnsembleBench:
                     if mean_ms is not None:
                         known.update({Worker(d, m, batch): mean_ms for d in alike})
         return known
-
-
-class _Load:
-    """A closed loop of segments: as soon as one is answered the next is handed in. The engine's `Sink`."""
-
-    def __init__(self, service: Ensemble, items: Any, *, in_flight: int) -> None:
-        template, self._buffers = prepare(service.signature, items)
-        if template.layout.is_ragged:
-            raise InvalidInput("an ensemble with BYTES inputs cannot be allocated by measurement yet")
-        self._service = service
-        self._layout = template.layout
-        self._n_items = template.n_items
-        self._in_flight = in_flight
-        self._is_over = False
-        self._open = 0
-        self._answered_s: list[float] = []
-        self._failure: RequestError | None = None
-        self._idle = asyncio.Event()
-
-    async def run(self, measure_s: float) -> float:
-        """Return the items per second from the end of the warm-up on."""
-        started_s = time.perf_counter()
-        begin_s = started_s + WARM_UP * measure_s
-        for _ in range(self._in_flight):
-            self._submit()
-        while not self._is_done(begin_s, measure_s):
-            await asyncio.sleep(measure_s / 20)
-        self._is_over = True
-        if self._open:
-            await self._idle.wait()
-        if self._failure is not None:
-            raise self._failure
-        return self._rate(begin_s)
-
-    def _is_done(self, begin_s: float, measure_s: float) -> bool:
-        now_s = time.perf_counter()
-        if self._failure is not None or now_s > begin_s + LONGEST * measure_s:
-            return True
-        measured = sum(at_s >= begin_s for at_s in self._answered_s)
-        return now_s >= begin_s + measure_s and measured >= LEAST_ANSWERS
-
-    def _rate(self, begin_s: float) -> float:
-        """Segments between the first and the last answer of the measured time, ÷ that time."""
-        times = np.array([at_s for at_s in self._answered_s if at_s >= begin_s])
-        if len(times) < 2 or times[-1] <= times[0]:
-            return self._n_items * len(self._answered_s) / (time.perf_counter() - begin_s)
-        return float(self._n_items * (len(times) - 1) / (times[-1] - times[0]))
-
-    def _submit(self) -> None:
-        try:
-            self._service.submit(self._buffers, self._n_items, self._layout, self)
-            self._open += 1
-        except RequestError as error:
-            self._failure = error
-
-    def answered(self, request: Request, outputs: Sequence[Buffer], shapes: Shapes) -> None:  # noqa: ARG002
-        """Hand in the next."""
-        self._open -= 1
-        if not self._is_over:
-            self._answered_s.append(time.perf_counter())
-            self._submit()
-        if not self._open:
-            self._idle.set()
-
-    def failed(self, request: Request, error: RequestError) -> None:  # noqa: ARG002
-        """The allocation cannot be measured."""
-        self._open -= 1
-        self._failure = self._failure or error
-        if not self._open:
-            self._idle.set()

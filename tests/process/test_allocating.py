@@ -71,7 +71,7 @@ def test_the_result_is_measured_and_never_slower_than_the_start(ensemble: ModelS
     assert all(b >= a for rows in zip(small, large, strict=True) for a, b in zip(*rows, strict=True))
     document = found.as_json()
     assert json.loads(json.dumps(document)) == document
-    assert document["assessed"] == len(document["log"]) == len(heard)
+    assert document["assessed"] == len(document["log"]) == len({one.matrix for one in heard})
     assert document["models"] == ["small", "large"]
     assert document["matrices_total"] == "64"
     assert found.start.as_lists() == [[0, 8], [8, 0]]
@@ -95,16 +95,40 @@ def allocation_of(bench: EnsembleBench) -> AllocationMatrix:
     return AllocationMatrix(((8,) * len(bench.memory[0]),) * len(bench.memory))
 
 
+def pids(bench: EnsembleBench) -> dict[tuple[str, str], int | None]:
+    """The workers that are loaded, by member and device."""
+    assert bench._service is not None
+    return {
+        (branch.role.name, one.spec.device): one.pid
+        for branch in bench._service.group.branches
+        for one in branch.member.instances.values()
+    }
+
+
 @needs_two
-def test_where_not_all_workers_fit_each_matrix_is_started_anew(ensemble: ModelSource) -> None:
+def test_where_not_all_workers_fit_those_of_the_matrix_before_keep_running(ensemble: ModelSource) -> None:
     guesses = [[Footprint.estimated(100 * MIB), Footprint.estimated(120 * MIB)]] * 2
-    with EnsembleBench(ensemble, two_devices(150 * MIB), guesses, measure_s=0.05) as bench:
-        matrix = allocation_of(bench)
-        assert bench(matrix) == 0, "both members on one device do not fit"
-        apart = matrix.with_element(0, 1, 0).with_element(1, 0, 0)
-        assert bench.fits(apart)
+    left, right = (f"cpu:{cpu}" for cpu in CPUS[:2])
+    roomy, tight = two_devices(230 * MIB)
+    devices = roomy, replace(tight, memory_bytes=130 * MIB)
+    with EnsembleBench(ensemble, devices, guesses, measure_s=0.05) as bench:
+        assert bench(allocation_of(bench)) == 0, "both members on the second device do not fit"
+        apart = AllocationMatrix.of([[8, 0], [0, 8]])
         assert bench(apart) > 0
         assert bench.latencies_ms() == {}
+        before = pids(bench)
+        assert before.keys() == {("small", left), ("large", right)}
+        assert bench(AllocationMatrix.of([[8, 32], [0, 32]])) > 0
+        more = pids(bench)
+        assert more.keys() == {*before, ("large", left)}
+        assert all(more[key] == pid for key, pid in before.items()), "they keep running"
+        assert bench(AllocationMatrix.of([[8, 32], [0, 0]])) > 0
+        assert pids(bench) == {key: pid for key, pid in more.items() if key[1] == left}
+        assert bench(AllocationMatrix.of([[0, 8], [8, 0]])) > 0
+        assert pids(bench).keys() == {("large", left), ("small", right)}
+        assert pids(bench)["large", left] == more["large", left]
+        assert bench(AllocationMatrix.of([[8, 0], [0, 8]])) > 0, "both on the second do not fit: anew"
+        assert not set(pids(bench).values()) & set(more.values())
 
 
 def test_too_little_memory_is_said_before_the_system_is_built(

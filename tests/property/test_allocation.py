@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from partita.core.allocation import AllocationMatrix
 from partita.planning.allocation_rate import predicted_items_per_s, rate_predictor
-from partita.planning.allocation_search import SearchLimits, SearchResult, search
+from partita.planning.allocation_search import Duel, Rate, SearchLimits, SearchResult, search
 from partita.planning.matrices import count_matrices, count_neighbours, neighbours, scientific
 
 SIZES = ((8,), (8, 32), (8, 16, 32))
@@ -211,6 +211,50 @@ def test_once_over_the_best_so_far_is_returned() -> None:
     result = search(machine.start(), machine.sizes, machine.bench, is_over=lambda: machine.assessed >= 5)
     assert result.assessed == 5
     assert result.items_per_s == max(one.items_per_s for one in result.log)
+
+
+def noisy(machine: Machine, seed: int, noise: float) -> tuple[Rate, Duel]:
+    """A bench whose figures are off by some noise, and what measures two matrices again."""
+    rng = np.random.default_rng(seed)
+
+    def bench(matrix: AllocationMatrix) -> float:
+        return float(machine.bench(matrix) * rng.lognormal(0, noise))
+
+    def again(a: AllocationMatrix, b: AllocationMatrix) -> tuple[float, float]:
+        return (bench(a) + bench(a)) / 2, (bench(b) + bench(b)) / 2
+
+    return bench, again
+
+
+def test_with_noise_steps_that_are_confirmed_lead_down_less_often() -> None:
+    down = {True: 0, False: 0}
+    for seed in range(60):
+        for confirmed in down:
+            machine = Machine(seed)
+            bench, again = noisy(machine, seed, 0.1)
+            limits = SearchLimits(max_iter=20, max_neighs=12, restarts=0, seed=seed)
+            found = search(machine.start(), machine.sizes, bench, limits, again=again if confirmed else None)
+            (path,) = found.paths
+            down[confirmed] += sum(machine.bench(b) < machine.bench(a) for a, b in pairwise(path))
+    assert down[True] < down[False] / 2, down
+
+
+def test_what_was_measured_again_counts_and_is_told() -> None:
+    sizes, start = (8, 32), AllocationMatrix.of([[8]])
+    better = AllocationMatrix.of([[32]])
+    told: list[tuple[AllocationMatrix, float]] = []
+    found = search(
+        start,
+        sizes,
+        lambda matrix: 2.0 if matrix == better else 1.0,
+        SearchLimits(restarts=0),
+        again=lambda *_: (1.5, 1.2),
+        told=lambda one: told.append((one.matrix, one.items_per_s)),
+    )
+    assert (found.matrix, found.items_per_s) == (start, 1.5), "the step was not confirmed"
+    assert [one.items_per_s for one in found.log] == [1.5, 1.2]
+    assert told == [(start, 1.0), (better, 2.0), (start, 1.5), (better, 1.2)]
+    assert found.assessed == 2
 
 
 # --- the prediction ---------------------------------------------------------------------------------

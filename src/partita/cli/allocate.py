@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="Longest search.",
+    help="For search and final; each finalist is measured three times at least.",
 )
 @click.option(
     "--measure",
@@ -176,7 +176,7 @@ def _searched(
 
         def told(assessment: "Assessment") -> None:
             watch.told(assessment)
-            if assessment.matrix not in known:
+            if assessment.items_per_s != known.get(assessment.matrix):
                 journal.note(assessment.matrix, assessment.items_per_s)
 
         found = allocate(source, devices, settings, known=known, told=told)
@@ -193,13 +193,13 @@ class _Watch:
         self._advance = advance
         self._clock = time.monotonic
         self._started_s = self._clock()
-        self._count = 0
+        self._seen: set[object] = set()
         self._best = 0.0
 
     def told(self, assessment: "Assessment") -> None:
-        self._count += 1
+        self._seen.add(assessment.matrix)
         self._best = max(self._best, assessment.items_per_s)
-        text = f"{self._count} allocations measured, best {self._best:,.0f} items/s"
+        text = f"{len(self._seen)} allocations measured, best {self._best:,.0f} items/s"
         self._advance(self._clock() - self._started_s, text=text)  # type: ignore[operator]
 
 

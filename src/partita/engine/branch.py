@@ -1,7 +1,7 @@
 """One member of a group: its `Member`, and the owner that this reports to."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,15 +26,19 @@ if TYPE_CHECKING:
 class MemberStatistics(Statistics):
     """What one member counts, which counts for its ensemble as well."""
 
-    __slots__ = ("_whole",)
+    __slots__ = ("_whole", "heard")
 
     def __init__(self, whole: Statistics) -> None:
         self._whole = whole
+        self.heard: Callable[[int, int], None] | None = None
+        """Hears of every batch, for whoever measures: its items, and the worker's time for it, ns."""
         super().__init__()
 
     def count_batch(self, items: int, infer_ns: int, total_ns: int, queued_ns: int) -> None:
         """One batch was executed."""
         super().count_batch(items, infer_ns, total_ns, queued_ns)
+        if self.heard is not None:
+            self.heard(items, total_ns)
         self._whole.count_batch(items, infer_ns, total_ns, queued_ns)
 
     def mean_batch_ms(self, items: int) -> float | None:
