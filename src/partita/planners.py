@@ -1,9 +1,6 @@
 """What plans a model or an ensemble while it serves, made from what is known of it."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-
-from partita.core.plan import InstanceSpec, Plan
+from partita.core.plan import Plan
 from partita.core.profile import Profile
 from partita.core.topology import Topology
 from partita.engine.deployment import Deployment, EnsembleDeployment
@@ -13,7 +10,7 @@ from partita.planning.ensemble_choices import EnsembleChoices, EnsemblePlanner
 from partita.planning.head_core import LeavingPlanner, worker_cores
 from partita.planning.joint import Planner
 from partita.planning.optimizer import Optimizer
-from partita.planning.placement import place, place_beside
+from partita.planning.placement import place, place_beside, standing_on
 
 MOST_BATCH = 256
 """Largest aggregate batch that plans are made for, for each core."""
@@ -40,16 +37,6 @@ def largest_batch(deployment: Deployment) -> int:
     """Return the most items that one instance of a model is given at once."""
     profiled = [batch for one in profiles_of(deployment).values() for _, batch in one.points]
     return min(MOST_BATCH, max([*(i.batch for i in deployment.plan.instances), *profiled]))
-
-
-def standing_on(instances: Iterable[InstanceSpec], cores: Sequence[int]) -> list[InstanceSpec]:
-    """Return those instances that could stay where a model has only these cores, bound to them."""
-    allowed = set(cores)
-    return [
-        one if allowed.issuperset(one.affinity) else replace(one, affinity=())
-        for one in instances
-        if allowed.issuperset(one.cores)
-    ]
 
 
 def planner_of(

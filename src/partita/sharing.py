@@ -17,13 +17,13 @@ from partita.deploy import cores_of, safe_plan
 from partita.engine.engine import Deployment, Engine, EnsembleDeployment
 from partita.engine.service import Service
 from partita.engine.service_state import ServiceState
-from partita.planners import choices_of, first_plan, largest_batch, optimizer_for, planner_of, standing_on
+from partita.planners import choices_of, first_plan, largest_batch, optimizer_for, planner_of
 from partita.planning.core_shares import Cores
 from partita.planning.division import Cause, Divided, Division, Outcome, Party, Share
 from partita.planning.ensemble_choices import EnsembleChoices
 from partita.planning.head_core import worker_cores
 from partita.planning.joint import Demand, Planner
-from partita.planning.placement import place_beside
+from partita.planning.placement import place_beside, standing_on
 from partita.settings import ServerSettings
 from partita.system.clock import SystemClock
 from partita.system.cpus import format_cores

@@ -187,6 +187,52 @@ def test_simulate_draws(profile: str, tmp_path: Path, capsys: Capture) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def two(profile: str, *more: str) -> list[str]:
+    """Two models of one profile on two cores, the second of which counts twice."""
+    files = ["--profile", f"slow={profile}", "--profile", f"fast={profile}", "--mode", "script"]
+    rates = ["--rate", "constant:10@20", "--weight", "fast=2", "--load-time", "fast=0.5"]
+    return ["simulate", *files, *rates, "--cores", "2", *more]
+
+
+def test_simulate_serves_several_models(profile: str, capsys: Capture) -> None:
+    assert run(two(profile, "--json", "--items", "slow=2")) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {name: one["items"] for name, one in document["models"].items()} == {"slow": 400, "fast": 200}
+    assert all(one["answered"] == 200 for one in document["models"].values())
+    assert [share["weight"] for share in document["divisions"][0]["shares"]] == [1.0, 2.0]
+    assert run(two(profile, "--json", "--items", "slow=2")) == 0
+    assert json.loads(capsys.readouterr().out) == document, "the same seed, the same run"
+
+
+def test_simulate_shows_and_draws_several_models(profile: str, tmp_path: Path, capsys: Capture) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "run.png"
+    assert run(two(profile, "-o", str(picture), "--rate", "fast=constant:400@20", "--no-adapt")) == 0
+    out = capsys.readouterr().out
+    assert "slow: 200 of 200 requests answered" in out
+    assert "fast: 8000 of 8000 requests answered" in out
+    assert "overloaded from 0 s to 20 s: more came than can be carried" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--rate", "quick=3"], "--rate quick=…: no --profile is called so; there are slow, fast"),
+        (["--trace", "fast=x.csv"], "give either --rate SPEC or --trace FILE for fast"),
+        (["--weight", "fast=3"], "--weight: given 2 times for fast"),
+        (["--weight", "slow=0"], "--weight"),
+        (["--policy", "slow=lazy"], "'lazy' is not one of"),
+        (["--profile", "slow=x.csv"], "two models called slow"),
+    ],
+)
+def test_simulate_refuses_what_is_wrong_with_several(
+    profile: str, more: list[str], message: str, capsys: Capture
+) -> None:
+    assert run(two(profile, *more)) == 2
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

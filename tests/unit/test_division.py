@@ -58,6 +58,14 @@ def test_a_load_is_followed_once_it_stays_and_not_before_the_distance_between_tw
     assert counts(division, *moved, now_s=10.0 + DWELL_S, cause=Cause.LOAD)[0] is Outcome.DIVIDED
 
 
+def test_a_load_that_changes_is_followed_if_the_same_models_are_to_get_cores() -> None:
+    """Whether it should be six cores or seven, the next look says; that it should be more, both say."""
+    division = Division()
+    first, second = ((party("a", 0, 1, 2, 3, batch=batch, rate=100.0), EVEN[1]) for batch in (4, 8))
+    assert counts(division, *first, now_s=0.0, cause=Cause.LOAD) == (Outcome.UNSETTLED, [6, 2])
+    assert counts(division, *second, now_s=5.0, cause=Cause.LOAD) == (Outcome.DIVIDED, [7, 1])
+
+
 def test_loads_that_go_to_and_fro_are_not_followed() -> None:
     division, now_s = Division(), 0.0
     shares = {"a": EVEN[0].cores, "b": EVEN[1].cores}

@@ -5,15 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from partita.cli.console import emit_json, emit_table, milliseconds, say
-from partita.cli.options import FILE, json_option, parse_sockets
-from partita.core.errors import InvalidInput
+from partita.cli.console import emit_json, say
+from partita.cli.options import FILE, json_option
+from partita.cli.per_model import PerModel
 
 if TYPE_CHECKING:
-    from partita.core.profile import Profile
-    from partita.simulator.arrivals import Arrivals
-    from partita.simulator.result import SimulationResult
-    from partita.simulator.settings import SimulationSettings
+    from partita.simulator.settings import SimulatedLoad
+
+COUNT = click.IntRange(min=1)
 
 
 @click.command(
@@ -21,18 +20,37 @@ if TYPE_CHECKING:
     short_help="Serve a load that is not there with a profile's plans, and see how they follow it.",
 )
 @click.option(
-    "--profile", "profile_file", type=FILE, required=True, metavar="FILE", help="A profile, .json or .csv."
+    "--profile",
+    type=PerModel(FILE, is_file=True),
+    multiple=True,
+    required=True,
+    metavar="[NAME=]FILE",
+    help="A profile, .json or .csv; several for models that share the machine.",
 )
-@click.option("--mode", metavar="NAME", help="Which mode of a .csv that holds several.")
-@click.option("--cores", type=click.IntRange(min=1), required=True, metavar="T", help="All cores.")
+@click.option(
+    "--mode",
+    type=PerModel(click.STRING),
+    multiple=True,
+    metavar="[NAME=]MODE",
+    help="Which mode of a .csv that holds several.",
+)
+@click.option("--cores", type=COUNT, required=True, metavar="T", help="All cores.")
 @click.option("--sockets", metavar="8,8", help="Cores of each socket; no instance spans two.")
 @click.option(
     "--rate",
-    metavar="SPEC",
+    type=PerModel(click.STRING),
+    multiple=True,
+    metavar="[NAME=]SPEC",
     help="Requests a second: 100, or steps and ramps such as 20@60,20..400@30,400@60; in front may stand "
     "poisson: (the default), constant: or bursty:.",
 )
-@click.option("--trace", type=FILE, metavar="FILE", help="Instead: a line SECONDS,ITEMS for each request.")
+@click.option(
+    "--trace",
+    type=PerModel(FILE, is_file=True),
+    multiple=True,
+    metavar="[NAME=]FILE",
+    help="Instead: a line SECONDS,ITEMS for each request.",
+)
 @click.option(
     "--duration",
     "duration_s",
@@ -43,50 +61,62 @@ if TYPE_CHECKING:
     help="Of a rate without seconds.",
 )
 @click.option(
-    "--items", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="In each request."
+    "--items",
+    type=PerModel(COUNT),
+    multiple=True,
+    metavar="[NAME=]N",
+    help="In each request. [default: 1]",
 )
 @click.option(
     "--burst",
-    type=click.FloatRange(min=1),
-    default=8.0,
-    show_default=True,
-    metavar="N",
-    help="Mean requests in a burst.",
+    type=PerModel(click.FloatRange(min=1)),
+    multiple=True,
+    metavar="[NAME=]N",
+    help="Mean requests in a burst. [default: 8]",
+)
+@click.option(
+    "--weight",
+    type=PerModel(click.FloatRange(min=0, min_open=True)),
+    multiple=True,
+    metavar="[NAME=]X",
+    help="How much a model's latency counts beside the others'. [default: 1]",
 )
 @click.option(
     "--batch",
-    type=click.IntRange(min=1),
-    metavar="B",
+    type=PerModel(COUNT),
+    multiple=True,
+    metavar="[NAME=]B",
     help="What the first plan is for. [default: a load of unknown batch size]",
 )
 @click.option(
     "--max-batch",
-    type=click.IntRange(min=1),
-    metavar="B",
+    type=PerModel(COUNT),
+    multiple=True,
+    metavar="[NAME=]B",
     help="Largest batch to plan for. [default: the profile's]",
 )
 @click.option(
     "--policy",
-    type=click.Choice(["eager", "aggregate"]),
-    default="eager",
-    show_default=True,
-    help="When batches are formed.",
+    type=PerModel(click.Choice(["eager", "aggregate"])),
+    multiple=True,
+    metavar="[NAME=]POLICY",
+    help="When batches are formed: eager or aggregate. [default: eager]",
 )
 @click.option(
     "--batch-timeout-ms",
-    type=click.FloatRange(min=0),
-    metavar="X",
+    type=PerModel(click.FloatRange(min=0)),
+    multiple=True,
+    metavar="[NAME=]X",
     help="Longest wait for a fuller batch. [default: 0 for eager, 10 for aggregate]",
 )
 @click.option(
     "--queue-size",
-    type=click.IntRange(min=1),
-    default=1_000_000,
-    show_default=True,
-    metavar="N",
-    help="Items that may wait.",
+    type=PerModel(COUNT),
+    multiple=True,
+    metavar="[NAME=]N",
+    help="Items that may wait. [default: 1000000]",
 )
-@click.option("--adapt/--no-adapt", default=True, show_default=True, help="Let the plan follow the load.")
+@click.option("--adapt/--no-adapt", default=True, show_default=True, help="Let the plans follow the load.")
 @click.option(
     "--interval",
     "interval_s",
@@ -98,9 +128,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--load-time",
-    "load_s",
-    type=click.FloatRange(min=0),
-    metavar="S",
+    type=PerModel(click.FloatRange(min=0)),
+    multiple=True,
+    metavar="[NAME=]S",
     help="To load the model in a worker. [default: as the profile says, else 5]",
 )
 @click.option(
@@ -114,110 +144,52 @@ if TYPE_CHECKING:
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the arrivals.")
 @click.option("-o", "--output", type=FILE, metavar="FILE.png", help="Draw the run over time.")
 @json_option
-def command(
-    *, profile_file: Path, mode: str | None, output: Path | None, as_json: bool, **options: Any
-) -> None:
+def command(*, output: Path | None, as_json: bool, **options: Any) -> None:
     """Serve a load with the plans of a profile under a fake clock, and show how they follow it.
 
     The dispatcher, core leases, controller and handover are those of the server; only the workers are the
     profile's figures, and the requests come from a rate or a trace.
+
+    Several --profile are several models on one machine, whose cores are divided among them as the server
+    does it. NAME=VALUE then gives an option to one of them, VALUE to all; a model without a NAME is called
+    as its file is.
     """
-    from partita.profiling.store import read_profile
+    from partita.cli.simulated_loads import loads_of
+
+    loads = loads_of(options)
+    if len(loads) == 1:
+        _one(loads[0], output, options["cores"], as_json=as_json)
+    else:
+        _several(loads, output, options["cores"], as_json=as_json)
+
+
+def _one(load: "SimulatedLoad", output: Path | None, cores: int, *, as_json: bool) -> None:
+    from partita.cli.simulation_text import show
     from partita.simulator.simulation import Simulation
 
-    if (options["rate"] is None) == (options["trace"] is None):
-        raise click.UsageError("give either --rate SPEC or --trace FILE")
-    profile = read_profile(profile_file, mode=mode)
-    result = Simulation(profile, _arrivals(options), _settings(profile, options)).run()
+    result = Simulation(load.profile, load.arrivals, load.settings).run()
     if output is not None:
         from partita.cli.simulation_picture import draw
 
-        draw(output, result, title=f"{profile_file.name}, {options['cores']} cores")
+        draw(output, {load.name: result}, title=f"{load.name}, {cores} cores")
         say(f"drawn: {output}")
     if as_json:
         emit_json(result.document())
     else:
-        _show(result)
+        show(result)
 
 
-def _arrivals(options: dict[str, Any]) -> "Arrivals":
-    import numpy as np
+def _several(loads: "list[SimulatedLoad]", output: Path | None, cores: int, *, as_json: bool) -> None:
+    from partita.cli.simulation_text import show_several
+    from partita.simulator.shared import SharedSimulation
 
-    from partita.simulator.arrivals import generate, parse_rate, read_trace
+    result = SharedSimulation(loads).run()
+    if output is not None:
+        from partita.cli.simulation_picture import draw
 
-    if options["trace"] is not None:
-        return read_trace(options["trace"])
-    if options["seed"] < 0:
-        raise InvalidInput(f"--seed {options['seed']}: must be 0 or more")
-    kind, pieces = parse_rate(options["rate"], duration_s=options["duration_s"])
-    rng = np.random.default_rng(options["seed"])
-    return generate(kind, pieces, rng, items=options["items"], burst=options["burst"])
-
-
-def _settings(profile: "Profile", options: dict[str, Any]) -> "SimulationSettings":
-    from partita.machines.dispatcher import Policy
-    from partita.planning.estimator import EstimatorRules
-    from partita.settings import AGGREGATE_TIMEOUT_MS
-    from partita.simulator.settings import DEFAULT_LOAD_S, SimulationSettings
-
-    policy = Policy(options["policy"])
-    timeout_ms = options["batch_timeout_ms"]
-    if timeout_ms is None:
-        timeout_ms = AGGREGATE_TIMEOUT_MS if policy is Policy.AGGREGATE else 0.0
-    load_s = options["load_s"]
-    if load_s is None:
-        load_s = DEFAULT_LOAD_S if profile.load_s is None else profile.load_s
-    max_batch = options["max_batch"] or max(profile.batches)
-    sockets = options["sockets"]
-    return SimulationSettings(
-        cores=options["cores"],
-        sockets=None if sockets is None else parse_sockets(sockets),
-        max_batch=max_batch,
-        batch=options["batch"],
-        policy=policy,
-        batch_timeout_s=timeout_ms / 1000.0,
-        max_queue_items=options["queue_size"],
-        adapt=options["adapt"],
-        load_s=load_s,
-        contention=options["contention"],
-        estimator=EstimatorRules(interval_s=options["interval_s"], max_batch=max_batch),
-    )
-
-
-def _show(result: "SimulationResult") -> None:
-    from partita.planning.decisions import Decision, Failed
-
-    emit_table(
-        ("from s", "items/s", "depth", "B̃", "mean ms", "p99 ms", "plan"),
-        [
-            (
-                f"{row['from_s']:g}",
-                f"{row['items_per_s']:.4g}",
-                "-" if row["depth"] is None else f"{row['depth']:.4g}",
-                "-" if row["batch"] is None else f"{row['batch']}",
-                milliseconds(row["mean_ms"]),
-                milliseconds(row["p99_ms"]),
-                row["plan"],
-            )
-            for row in result.windows(at_most=40)
-        ],
-    )
-    click.echo("")
-    for entry in result.log:
-        if isinstance(entry, Decision):
-            click.echo(f"{entry.now_s:8.1f} s  {entry.action}: {entry.text}")
-        elif isinstance(entry, Failed):
-            click.echo(f"{entry.now_s:8.1f} s  failed: {entry.text}")
-        elif entry.gain is not None:
-            click.echo(f"{entry.now_s:8.1f} s  gained {entry.gain:.0%}, expected {entry.expected_gain:.0%}")
-    document = result.document()
-    click.echo(
-        f"\n{document['answered']} of {document['requests']} requests answered, mean "
-        f"{milliseconds(document['mean_ms'])} ms, 99th percentile {milliseconds(document['p99_ms'])} ms; "
-        f"{document['switches']} switches, {document['rebatches']} rebatches"
-    )
-    for start_s, end_s, rate in result.overloads():
-        click.echo(
-            f"overloaded from {start_s:g} s to {end_s:g} s: up to {rate:.4g} items/s came, and the best plan "
-            f"can do {result.capacity:.4g}"
-        )
+        draw(output, result.models, title=f"{', '.join(result.models)} on {cores} cores")
+        say(f"drawn: {output}")
+    if as_json:
+        emit_json(result.document())
+    else:
+        show_several(result)

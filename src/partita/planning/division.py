@@ -152,7 +152,7 @@ class Division:
         self._failures = 0
         self._failed_s = 0.0
         self._candidate: dict[str, int] = {}
-        """How many cores each was to have at the last look, where that was not done."""
+        """Who was to get cores (1) and who to give some up (-1) at the last look, where that was not done."""
         self._next_number = 1
 
     def decide(
@@ -214,14 +214,14 @@ class Division:
             return Outcome.DIVIDED, what
         if gain is not None and gain < self.rules.gain:
             return Outcome.SMALL_GAIN, f"{what}: less than the {self.rules.gain:.0%} that it has to gain"
-        counts = {share.name: len(share.cores) for share in shares}
+        turn = {share.name: _sign(len(share.cores) - len(share.before)) for share in shares}
         if not self.may_try_again(now_s):
             return Outcome.BACKING_OFF, f"{what}, but the last division failed"
         dwell_s = self.rules.dwell_intervals * self.interval_s
         if is_within(self._divided_s, least_s=dwell_s, now_s=now_s):
             return Outcome.DWELL, f"{what}, but between two divisions are at least {dwell_s:.3g} s"
-        if counts != self._candidate:
-            self._candidate = counts
+        if turn != self._candidate:
+            self._candidate = turn
             return Outcome.UNSETTLED, f"{what}, if it stays so"
         return Outcome.DIVIDED, what
 
@@ -333,6 +333,10 @@ def _in_words(shares: Sequence[Share], wanted: _Wanted, gain: float | None) -> s
     who = ", ".join(f"{s.name} {len(s.before)} → {len(s.cores)}" for s in shares)
     how = "" if gain is None or gain == 0.0 else f", worst weighted latency {_gained(gain)}"
     return f"cores {who}{how} ({wanted.text})"
+
+
+def _sign(change: int) -> int:
+    return (change > 0) - (change < 0)
 
 
 def _gained(gain: float) -> str:

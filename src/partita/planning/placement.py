@@ -81,6 +81,16 @@ def place_beside(
         return place(plan, topology, cores=cores)
 
 
+def standing_on(instances: Iterable[InstanceSpec], cores: Sequence[int]) -> list[InstanceSpec]:
+    """Return those instances that could stay where a model has only these cores, bound to them."""
+    allowed = set(cores)
+    return [
+        one if allowed.issuperset(one.affinity) else replace(one, affinity=())
+        for one in instances
+        if allowed.issuperset(one.cores)
+    ]
+
+
 def _affinity(
     instance: InstanceSpec, cpus: tuple[int, ...], plan: Plan, sockets: Iterable[Sequence[int]]
 ) -> tuple[int, ...]:

@@ -1,7 +1,6 @@
 """One model as the live engine runs it: dispatcher, leases and handover, with service times for workers."""
 
 from collections.abc import Callable, Sequence
-from itertools import count
 from math import inf
 
 from partita.core.plan import InstanceSpec, Plan
@@ -9,6 +8,7 @@ from partita.machines.dispatcher import BatchingRules, Dispatcher, Policy
 from partita.machines.handover import (
     Accepting,
     End,
+    Finished,
     Handover,
     Instruction,
     Load,
@@ -19,11 +19,12 @@ from partita.machines.handover import (
     Stage,
     Unseat,
 )
-from partita.machines.leases import CoreLeases
 from partita.machines.work import Batch, Job
-from partita.simulator.agenda import Agenda
 from partita.simulator.counts import Counts
+from partita.simulator.machine import SharedMachine
 from partita.simulator.service_times import ServiceTimes
+
+Announcement = Accepting | RolledBack | Finished
 
 LATE_S = 1e-9
 """A timer is never early: at the very time a timeout may, in floating point, not have passed yet."""
@@ -32,7 +33,8 @@ LATE_S = 1e-9
 class SimulatedMember:
     """Takes requests and answers them after the time that the profile says. Loading takes `load_s`.
 
-    `announce` is told when another plan is in force, and why one could not be brought there.
+    `announce` is told when another plan is in force, why one could not be brought there, and when what
+    another had no use for is gone.
     """
 
     def __init__(
@@ -40,29 +42,27 @@ class SimulatedMember:
         plan: Plan,
         rules: BatchingRules,
         times: ServiceTimes,
-        agenda: Agenda,
+        machine: SharedMachine,
         counts: Counts,
         *,
         load_s: float,
-        announce: Callable[[float, Accepting | RolledBack], None],
+        announce: Callable[[float, Announcement], None],
     ) -> None:
-        self.leases = CoreLeases()
-        self.dispatcher = Dispatcher(rules, self.leases)
-        numbers = count(1)
-        first = [next(numbers) for _ in plan.instances]
-        self.handover = Handover(plan, first, lambda: next(numbers))
+        self.dispatcher = Dispatcher(rules, machine.leases)
+        first = [machine.next_number() for _ in plan.instances]
+        self.handover = Handover(plan, first, machine.next_number)
         self._times = times
-        self._agenda = agenda
+        self._machine = machine
+        self._agenda = machine.agenda
         self._counts = counts
         self._load_s = load_s
         self._announce = announce
         self._is_aggregate = rules.policy is Policy.AGGREGATE
         self._waits = rules.batch_timeout_s > 0
         self._threads: dict[int, int] = {}
-        self._busy_threads = self._busy = 0
+        self._busy = 0
         self._least = 1
         self._wake_s = inf
-        self._is_woken = False
         for number, spec in zip(first, plan.instances, strict=True):
             self._seat(number, spec)
         self._find_least()
@@ -93,13 +93,16 @@ class SimulatedMember:
         return self.dispatcher.queue.items >= self._least and not self._is_aggregate
 
     def _dispatch(self, now_s: float) -> None:
-        dispatcher = self.dispatcher
+        self._take(now_s)
+        self._machine.settle(now_s)
+
+    def _take(self, now_s: float) -> None:
+        machine = self._machine
         while True:
-            self._is_woken = False
-            batches = dispatcher.take(now_s)
+            batches = self.dispatcher.take(now_s)
             if batches:
                 self._send(batches, now_s)
-            if not self._is_woken:
+            if not machine.heeds(self._take):
                 break
         if self._waits:
             self._set_alarm(now_s)
@@ -109,12 +112,12 @@ class SimulatedMember:
             self._counts.count_batch(batch)
             if self.dispatcher.executing(batch.instance) is batch:
                 self._busy += 1
-                self._busy_threads += self._threads[batch.instance]
+                self._machine.busy_threads += self._threads[batch.instance]
                 self._begin(batch, now_s)
 
     def _begin(self, batch: Batch, now_s: float) -> None:
         threads = self._threads[batch.instance]
-        takes_s = self._times.batch_s(threads, batch, self._busy_threads - threads)
+        takes_s = self._times.batch_s(threads, batch, self._machine.busy_threads - threads)
         self._agenda.at(now_s + takes_s, self._finish, batch)
 
     def _finish(self, now_s: float, batch: Batch) -> None:
@@ -130,7 +133,7 @@ class SimulatedMember:
             self._begin(following, now_s)
         else:
             self._busy -= 1
-            self._busy_threads -= self._threads[instance]
+            self._machine.busy_threads -= self._threads[instance]
             if self.handover.stage(instance) is Stage.RETIRING:
                 self._carry_out(now_s, self.handover.drained(instance))
         self._dispatch(now_s)
@@ -169,21 +172,21 @@ class SimulatedMember:
                         self._agenda.at(now_s, self._drained, number)
                 case Unseat(number):
                     self.dispatcher.remove_instance(number)
-                    self.leases.forget(number)
+                    self._machine.leases.forget(number)
                     del self._threads[number]
                 case End(number):
                     self._agenda.at(now_s, self._ended, number)
-                case Accepting() | RolledBack():
+                case Accepting() | RolledBack() | Finished():
                     self._announce(now_s, step)
         self._find_least()
 
     def _seat(self, number: int, spec: InstanceSpec) -> None:
-        self.leases.register(number, spec.cores, self._wake)
+        self._machine.leases.register(number, spec.cores, self._wake)
         self.dispatcher.add_instance(number, spec.threads, spec.batch, spec.executions)
         self._threads[number] = spec.threads
 
     def _wake(self) -> None:
-        self._is_woken = True
+        self._machine.wake(self._take)
 
     def _find_least(self) -> None:
         """The fewest waiting items with which a busy instance may get a batch ahead."""
@@ -201,9 +204,10 @@ class SimulatedMember:
 
     def _ended(self, now_s: float, number: int) -> None:
         self._carry_out(now_s, self.handover.lost(number, "ended"))
+        self._machine.settle(now_s)
 
     def check(self) -> None:
         """Assert every conservation law."""
         self.dispatcher.check()
-        self.leases.check()
+        self._machine.leases.check()
         self.handover.check()

@@ -1,6 +1,7 @@
 """What came of a simulation: latencies, depths, plans and decisions over time."""
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ class SimulationResult:
     batches: NDArray[np.int64]  # (samples,) B̃
     plans: tuple[tuple[float, Plan], ...]
     """Each plan with the time from which it was in force."""
+    cores: tuple[tuple[float, int], ...]
+    """How many cores its plans could have, with the time from which that was so."""
     log: tuple[Entry, ...]
     """The newest entries of the controller's log."""
     rebatches: int
@@ -54,18 +57,12 @@ class SimulationResult:
 
     def overloads(self) -> list[tuple[float, float, float]]:
         """Return (from, to, items per second) of each stretch in which more came than the capacity."""
-        rates = self.arrivals.items_per_s(self.interval_s)
-        found: list[tuple[float, float, float]] = []
-        for at in np.flatnonzero(rates > self.capacity):
-            start_s = float(at * self.interval_s)
-            end_s = min(start_s + self.interval_s, self.arrivals.duration_s)
-            rate = float(rates[at])
-            if found and abs(found[-1][1] - start_s) < 1e-9:
-                before_s, _, most = found.pop()
-                found.append((before_s, end_s, max(most, rate)))
-            else:
-                found.append((start_s, end_s, rate))
-        return found
+        rates, width_s = self.arrivals.items_per_s(self.interval_s), self.interval_s
+        found = joined(np.flatnonzero(rates > self.capacity), width_s, self.arrivals.duration_s)
+        return [
+            (start_s, end_s, float(rates[round(start_s / width_s) : ceil(end_s / width_s - 1e-9)].max()))
+            for start_s, end_s in found
+        ]
 
     def windows(self, *, at_most: int = MOST_WINDOWS) -> list[dict[str, Any]]:
         """Return the run in windows of some reconfiguration intervals, as JSON values."""
@@ -87,6 +84,7 @@ class SimulationResult:
                     "depth": round(float(self.depths[seen].mean()), 2) if seen.any() else None,
                     "batch": int(self.batches[seen][-1]) if seen.any() else None,
                     "plan": str(self.plan_at(end_s)),
+                    "cores": self.cores_at(end_s),
                 }
             )
         return rows
@@ -94,6 +92,10 @@ class SimulationResult:
     def plan_at(self, time_s: float) -> Plan:
         """Return the plan that was in force."""
         return next(plan for from_s, plan in reversed(self.plans) if from_s <= time_s)
+
+    def cores_at(self, time_s: float) -> int:
+        """Return how many cores it had."""
+        return next(cores for from_s, cores in reversed(self.cores) if from_s <= time_s)
 
     def document(self) -> dict[str, Any]:
         """Return the run as JSON values."""
@@ -121,6 +123,18 @@ class SimulationResult:
     def _offered(self) -> float:
         duration_s = self.arrivals.duration_s
         return float(self.arrivals.items.sum()) / duration_s if duration_s else 0.0
+
+
+def joined(windows: NDArray[np.intp], width_s: float, duration_s: float) -> list[tuple[float, float]]:
+    """Return (from, to) of each stretch of these windows of a run, seconds."""
+    found: list[tuple[float, float]] = []
+    for at in windows:
+        start_s = float(at * width_s)
+        end_s = min(start_s + width_s, duration_s)
+        if found and abs(found[-1][1] - start_s) < 1e-9:
+            start_s, _ = found.pop()
+        found.append((start_s, end_s))
+    return found
 
 
 def _summary(latencies_s: Floats) -> dict[str, float | None]:
