@@ -30,8 +30,9 @@ demo: $(STAMP)
 $(PERF): | $(TOOLS)
 	-$(BIN)/python -m tests.perf_analyzer
 
+# Two files of tests at a time, as much of a test is waiting; those marked `alone` wait for the others to pause.
 test: check | $(PERF)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(TOOLS)
 	$(BIN)/ruff check .

@@ -1,10 +1,27 @@
 """Around every test: its own cache folder, and no child process, thread, socket or memory segment left."""
 
-from collections.abc import Iterator
+import compileall
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
+import partita
 from tests.leaks import nothing_left_behind
+from tests.turns import turn
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the package once: where it is forbidden, none of our processes keeps its bytecode."""
+    if not hasattr(config, "workerinput"):  # of several processes of tests, the one that starts them
+        compileall.compile_dir(Path(partita.__file__).parent, quiet=1)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Wait for the test's turn, before its time limit counts."""
+    with turn(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @pytest.fixture(autouse=True)

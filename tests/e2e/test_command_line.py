@@ -196,6 +196,7 @@ def test_serve_of_a_broken_model_is_one_line_and_1(tmp_path: Path) -> None:
     assert "partita/cli" not in err  # no traceback of ours; the worker shows where its runtime failed
 
 
+@pytest.mark.alone
 def test_bench_of_a_path_starts_and_ends_a_server(linear: Path, capfd: Capture) -> None:
     argv = [
         "bench",

@@ -11,6 +11,7 @@ ACCURACY = {"digits_cnn": 0.9933, "digits_mlp": 0.98, "digits_wide": 0.9778}
 
 
 @pytest.mark.e2e
+@pytest.mark.alone
 def test_the_demo(tmp_path: Path) -> None:
     lines: list[str] = []
     result = run_demo(seconds=3.0, output=tmp_path / "output", report=lines.append)

@@ -347,7 +347,7 @@ def test_what_is_cancelled_or_late_while_it_waits_never_runs(folder: Path) -> No
         until(lambda: service.statistics.accepted == 2)
         waiting = client.async_infer("tricky", [tricky_input(3)], lambda result, error: None)
         with pytest.raises(utils.InferenceServerException) as caught:
-            client.infer("tricky", [tricky_input(4)], client_timeout=0.05)
+            client.infer("tricky", [tricky_input(4)], client_timeout=0.5)
         assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
         until(lambda: service.statistics.accepted == 4)
         waiting.cancel()

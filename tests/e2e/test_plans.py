@@ -149,6 +149,7 @@ PROFILE = Profile(
 """Two cores are best for one item, two instances of one core by far for many."""
 
 
+@pytest.mark.alone
 def test_the_plan_follows_the_load_and_every_decision_is_explained(tmp_path: Path) -> None:
     launch = python_model(tmp_path, SLOW, "Slow")
     fat = Plan(instances=(InstanceSpec(threads=2, batch=1, cores=(CORES[0], CORES[-1])),), cores=2, batch=1)

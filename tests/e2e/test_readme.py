@@ -45,6 +45,7 @@ def test_tritonclient(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.alone
 def test_the_engine_in_python(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     partita.plan("digits_cnn.onnx", cores=2, batch=32, budget_s=3.0)  # kept, so that the example is quick
     run(example("partita.Server"))

@@ -356,6 +356,7 @@ def _metrics(address: str) -> dict[tuple[str, str], float]:
     return found
 
 
+@pytest.mark.alone
 def test_a_server_with_nothing_to_do_does_nothing(linear: Path) -> None:
     """Less than 1 % of a core over two seconds, head and workers together, with clients connected."""
 

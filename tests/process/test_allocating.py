@@ -57,6 +57,7 @@ def two_devices(memory_bytes: int | None = None) -> tuple[Device, ...]:
     return core_groups([(CPUS[0],), (CPUS[1],)], None if memory_bytes is None else 2 * memory_bytes)
 
 
+@pytest.mark.alone
 @needs_two
 def test_the_result_is_measured_and_never_slower_than_the_start(ensemble: ModelSource) -> None:
     heard: list[Assessment] = []
@@ -78,6 +79,7 @@ def test_the_result_is_measured_and_never_slower_than_the_start(ensemble: ModelS
     assert all(one.predicted_items_per_s for one in heard if one.items_per_s)
 
 
+@pytest.mark.alone
 @needs_two
 def test_a_neighbour_is_there_at_once_and_answers_rightly(ensemble: ModelSource) -> None:
     started_s = time.perf_counter()

@@ -26,7 +26,7 @@ from partita.system.cpus import read_topology
 from partita.system.devices import core_groups
 from tests import models
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 Capture = pytest.CaptureFixture[str]
 
 TOPOLOGY = read_topology()

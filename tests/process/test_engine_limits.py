@@ -105,7 +105,7 @@ def test_a_deadline_of_the_service_and_of_its_queue(tmp_path: Path) -> None:
     make_gate(tmp_path)
 
     async def main() -> None:
-        async with served(launch, 1, deadline_s=0.3, queue_timeout_s=0.1) as service:
+        async with served(launch, 1, deadline_s=1.0, queue_timeout_s=0.1) as service:
             running, ahead = ask(service, xy(1, what=HOLD)), ask(service, xy(2), deadline_s=20.0)
             queued = ask(service, xy(3))
             gate = await gate_reached(tmp_path)

@@ -103,6 +103,7 @@ def threads(service: Ensemble) -> list[tuple[str, int]]:
     return sorted((one.model, one.threads) for one in service.plan.instances)
 
 
+@pytest.mark.alone
 def test_the_cores_are_split_anew_among_the_members_as_the_load_asks_for_it(tmp_path: Path) -> None:
     made_launches = launches(tmp_path)
 

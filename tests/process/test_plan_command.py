@@ -15,7 +15,7 @@ from partita.system.cpus import read_topology, select_cores
 from partita.verified import verified
 from tests import models
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 Capture = pytest.CaptureFixture[str]
 
 TOPOLOGY = read_topology()

@@ -17,7 +17,7 @@ from partita.worker.runtimes.interface import LoadRequest
 from partita.worker.runtimes.registry import runtime_loader
 from tests import models
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 TOPOLOGY = read_topology()
 ONE = tuple(cpu.cpu for cpu in TOPOLOGY.core_order())[:1]

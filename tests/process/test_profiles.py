@@ -26,7 +26,7 @@ from partita.sources import ModelSource, find_models
 from partita.system.cpus import read_topology
 from tests import models
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 Capture = pytest.CaptureFixture[str]
 
 TOPOLOGY = read_topology()

@@ -18,7 +18,7 @@ from partita.system.clock import SystemClock
 from partita.system.cpus import allowed_cpus
 from tests import models
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 ARGV = (sys.executable, "-P", "-m", "partita.worker")
 CORES = allowed_cpus()[:2]

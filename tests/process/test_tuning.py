@@ -40,7 +40,7 @@ from partita.wire.tuning import Go
 from tests import models
 from tests.engine_driver import add, ask, engine, plan, run, tricky, until, xy
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 CORES = sorted(os.sched_getaffinity(0))[:2]
 LIMIT_S = 90.0
 

@@ -18,7 +18,7 @@ from partita.system.addresses import Address
 from tests.process.test_tuning import mark as mark  # noqa: PLC0414 the fixture
 from tests.process.test_tuning import marked, wait_for
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 CORES = sorted(os.sched_getaffinity(0))[:2]
 HANDLER = """
 import zlib

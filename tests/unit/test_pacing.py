@@ -1,7 +1,8 @@
 """Who loads beside others: in their pauses, and with a share of the time where somebody waits for it."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -45,27 +46,41 @@ class Loading:
         self.turns.append((0,))
 
 
-@pytest.mark.parametrize("is_urgent", [True, False])
-def test_only_what_is_waited_for_takes_time_from_cores_that_are_never_free(
-    is_urgent: bool, monkeypatch: pytest.MonkeyPatch
+def test_what_is_waited_for_takes_time_from_cores_that_are_never_free(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pacing, "PERIOD_S", 0.01)
 
     async def main() -> None:
-        leases, instance = CoreLeases(), Loading()
-        leases.register(BUSY, (0,), lambda: None)
-        leases.lease(BUSY)
-        pacer = made(leases, instance, is_urgent=is_urgent)
-        pacer.start()
-        await asyncio.sleep(PERIODS * pacing.PERIOD_S)
-        assert ((0,) in instance.turns) is is_urgent
-        pacer.hurry()
-        await asyncio.sleep(PERIODS * pacing.PERIOD_S)
-        assert (0,) in instance.turns
-        pacer.stop()
-        leases.release(BUSY)
+        with beside_a_busy_one(is_urgent=True) as (_, instance):
+            await until(lambda: (0,) in instance.turns)
 
     asyncio.run(main())
+
+
+def test_what_can_wait_takes_none_until_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pacing, "PERIOD_S", 0.01)
+
+    async def main() -> None:
+        with beside_a_busy_one(is_urgent=False) as (pacer, instance):
+            await asyncio.sleep(PERIODS * pacing.PERIOD_S)  # longer is as good
+            assert (0,) not in instance.turns
+            pacer.hurry()
+            await until(lambda: (0,) in instance.turns)
+
+    asyncio.run(main())
+
+
+@contextmanager
+def beside_a_busy_one(*, is_urgent: bool) -> Iterator[tuple[Pacer, Loading]]:
+    leases, instance = CoreLeases(), Loading()
+    leases.register(BUSY, (0,), lambda: None)
+    leases.lease(BUSY)
+    pacer = made(leases, instance, is_urgent=is_urgent)
+    pacer.start()
+    yield pacer, instance
+    pacer.stop()
+    leases.release(BUSY)
 
 
 def test_what_can_wait_loads_as_soon_as_a_core_is_free() -> None:
