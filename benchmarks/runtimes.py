@@ -3,10 +3,12 @@
 A is *fat*: one worker with all cores, TorchScript as ``torch.jit.load`` gives it, the C library's allocator
 as it is, one execution. B is what `partita profile` chose, on the plan for that batch size. Both get the same
 items; the time is that of one aggregate batch, until its last item is there. Profiles are kept below
-``benchmarks/results/cache``, so that a second run measures the contest alone.
+``benchmarks/results/cache``, so that a second run measures the contest alone. With `--resume` the
+alternations are kept too, and a run `--within` some seconds adds as many as it has time for.
 
     python -m benchmarks.runtimes --quick
     python -m benchmarks.runtimes --models bert_base --batches 1,2,4 --budget 200
+    python -m benchmarks.runtimes --resume benchmarks/results/pairs.json --within 200
     python -m benchmarks.runtimes --torch-only
 """
 
@@ -20,8 +22,9 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.compare import MIN_ALTERNATIONS, Comparison, alternate
+from benchmarks.compare import MIN_ALTERNATIONS, Comparison
 from benchmarks.figures import Figure, load_average, options, report
+from benchmarks.pairs import Pairs
 from benchmarks.race import Race
 from benchmarks.torch_models import torch_model_path
 from partita.choosing import CHOICE_SHARE, Choosing, adopted, chosen, stored
@@ -42,8 +45,8 @@ BATCHES = (1, 2, 4, 8, 16, 32)
 MEAN_BAR = 2.0
 LEAST_BAR = {"resnet50": 1.4, "bert_base": 1.7}
 TORCH_ONLY_BAR = 1.3
-_LONG_MS = 200.0
-"""A batch that takes longer needs no second one in its turn."""
+_LONG_MS = 150.0
+"""A batch that ours takes longer for needs no second one in its turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,14 @@ def fat_launch(source: ModelSource) -> ModelLaunch:
 
 
 def contest(
-    name: str, path: Path, batches: Sequence[int], *, alternations: int, budget_s: float, torch_only: bool
+    name: str,
+    path: Path,
+    batches: Sequence[int],
+    *,
+    alternations: int,
+    budget_s: float,
+    torch_only: bool,
+    pairs: Pairs,
 ) -> list[Figure]:
     """Return one figure for each batch size and that of all together."""
     topology = read_topology()
@@ -96,24 +106,28 @@ def contest(
         for batch in batches:
             fat = place(_fat(len(cores), batch), topology, cores=cores)
             plan = place(ours.optimizer.plan(len(cores), batch), topology, cores=cores)
-            found = _compared(f"{name}, B = {batch}", our_race, plan, fat_race, fat, alternations)
-            comparisons[batch] = found, plan
-            print(f"{found}  plan {plan}", flush=True)
-    return _figures(name, ours, comparisons, torch_only=torch_only)
+            about = f"{name}, B = {batch}, {ours.source.runtime} {plan}"
+            found = _compared(about, our_race, plan, fat_race, fat, alternations, pairs)
+            if found is not None:
+                comparisons[batch] = found, plan
+                print(found, flush=True)
+    return _figures(name, ours, comparisons, torch_only=torch_only) if comparisons else []
 
 
 def _fat(cores: int, batch: int) -> Plan:
     return Plan(instances=(InstanceSpec(threads=cores, batch=batch),), cores=cores, batch=batch)
 
 
-def _compared(name: str, ours: Race, plan: Plan, fat_race: Race, fat: Plan, alternations: int) -> Comparison:
+def _compared(
+    name: str, ours: Race, plan: Plan, fat_race: Race, fat: Plan, alternations: int, pairs: Pairs
+) -> Comparison | None:
     """Take turns; A is ours and B the fat one, so that the ratio says how many times faster we are."""
-    burst = 1 if fat_race.turn_ms(fat) > _LONG_MS else 3
-    return alternate(
+    burst = 1 if (plan.expected_ms or 0.0) > _LONG_MS else 3
+    return pairs.run(
+        name,
         lambda: ours.turn_ms(plan, burst=burst),
         lambda: fat_race.turn_ms(fat, burst=burst),
         alternations,
-        name=name,
         unit="ms",
     )
 
@@ -160,12 +174,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--budget", type=float, default=None, help="seconds for choice and profile of a model"
     )
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE", help="keep the alternations here and go on with them"
+    )
+    parser.add_argument(
+        "--within", type=float, metavar="S", help="end after about so many seconds of contest"
+    )
     parser.add_argument("--torch-only", action="store_true", help="as if no other runtime were installed")
     given = parser.parse_args(argv)
     os.environ["PARTITA_CACHE_DIR"] = str(CACHE / ("torch" if given.torch_only else "all"))
     print(load_average(), flush=True)
     batches = [int(text) for text in given.batches.split(",")]
     figures: list[Figure] = []
+    pairs = Pairs(given.resume, given.within)
     for name in given.models.split(","):
         figures += contest(
             name,
@@ -174,6 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             alternations=given.alternations,
             budget_s=given.budget or (100.0 if given.quick else 300.0),
             torch_only=given.torch_only,
+            pairs=pairs,
         )
     return report("runtimes", figures, given.json)
 
