@@ -21,6 +21,7 @@ from partita.planning.ensemble_choices import EnsembleChoices
 from partita.planning.estimator import EstimatorRules
 from partita.planning.placement import place_beside
 from partita.planning.switching import SwitchRules
+from partita.planning.varied_choices import VariedChoices
 from partita.system.clock import SystemClock
 from partita.system.cpus import read_topology
 from partita.system.memory import available_bytes
@@ -163,7 +164,7 @@ class Adaptation:
         if adapter is not None:
             adapter.stay(await self._prepared(service))
 
-    async def _prepared(self, service: Service) -> ProfiledChoices | EnsembleChoices:
+    async def _prepared(self, service: Service) -> ProfiledChoices | VariedChoices | EnsembleChoices:
         choices = choices_of(self._engine.deployment(service), self.topology, leaves_core=self.leaves_core)
         await self._planner.run(lambda: plan_ahead(choices))
         return choices

@@ -75,11 +75,11 @@ def adopted(source: ModelSource, topology: Topology) -> ModelSource:
         return _with_members_adopted(source, source.ensemble, topology)
     if not is_open(source):
         return source
-    choice = load_choice(_path(source, topology))
+    choice = load_choice(choice_file(source, topology))
     if choice is None:
         return source
     taken = choice.for_batch(source.settings.batch)
-    if not _is_current(taken):
+    if not is_current(taken):
         log.warning(
             "model %s: %s was chosen in another version, and is not used: partita profile %s",
             source.name,
@@ -98,7 +98,7 @@ def _with_members_adopted(source: ModelSource, ensemble: EnsembleSource, topolog
 
 def stored(source: ModelSource, topology: Topology) -> Choice | None:
     """Return the choice that is kept for a model, None if there is none."""
-    return load_choice(_path(source, topology)) if is_open(source) else None
+    return load_choice(choice_file(source, topology)) if is_open(source) else None
 
 
 def chosen(
@@ -114,7 +114,7 @@ def chosen(
     tried = candidates_of(source, choosing.runtimes)
     if len(tried) < 2:
         return None
-    path = _path(source, topology)
+    path = choice_file(source, topology)
     kept = None if choosing.again else load_choice(path)
     if kept is not None and _covers(kept, source, cores, choosing, tried):
         return kept
@@ -220,7 +220,7 @@ def _covers(
         and kept.relative_tolerance == choosing.relative_tolerance
         and (choosing.samples is None or kept.samples_hash == given)
         and {candidate.key for candidate in tried} <= known
-        and _is_current(kept.won)
+        and is_current(kept.won)
     )
 
 
@@ -228,7 +228,7 @@ def _lacks_time(kept: Choice) -> bool:
     return any(assessment.verdict is Verdict.NOT_TRIED for assessment in kept.assessments)
 
 
-def _is_current(taken: Assessment) -> bool:
+def is_current(taken: Assessment) -> bool:
     """Return whether a candidate is installed in the version that was compared with the reference."""
     runtime = taken.candidate.runtime
     now = installed_version(runtime)
@@ -252,6 +252,7 @@ def _runtimes(source: ModelSource) -> tuple[str, ...]:
     return runtimes_for(source.path, factory=built)
 
 
-def _path(source: ModelSource, topology: Topology) -> Path:
+def choice_file(source: ModelSource, topology: Topology) -> Path:
+    """Return where the choice for a model is kept, whether there is one or not."""
     provenance = provenance_of(launch_of(source), model_path=source.path, topology=topology)
     return choice_path(cache_dir() / "choices", provenance, source.settings.allow_deviation)

@@ -24,6 +24,7 @@ from partita.settings import InstanceSettings, Requirements, ServerSettings
 from partita.sources import ModelSource
 from partita.system.cpulists import parse_cpu_list
 from partita.system.cpus import select_cores
+from partita.variants import variants_of
 
 Profiler = Callable[[ModelSource, tuple[int, ...]], Profile | None]
 """Returns the profile of a model on these CPUs, measured now or before; None = plan without one."""
@@ -154,18 +155,21 @@ def deployment_for(
     if source.ensemble is not None:
         known = None if server.tune is None else profiler  # embedded, nobody waits for members to be measured
         return ensemble_deployment(source, limits_of(source, server), topology, cores, known)
-    source = as_launched(source, topology, server.requirements)
+    as_given, source = source, as_launched(source, topology, server.requirements)
     profile = None if source.settings.instances else within(profiler(source, cores), source)
     leaves_core = is_alone and not server.head_cores
     plan = plan_for(source, topology, cores, profile, leaves_core=leaves_core)
+    variants = variants_of(as_given, topology, profile)
+    launches = {name: suited(one.launch, plan) for name, one in variants.items()}
     return Deployment(
         name=source.name,
         version=source.version,
-        launch=suited(launch_of(source), plan),
+        launch=replace(suited(launch_of(source), plan), variants=launches),
         settings=limits_of(source, server),
         plan=plan,
         cores=cores,
         profile=profile if profile is not None and profile.points else None,
+        variants={name: one.profile for name, one in variants.items()},
         by_hand=bool(source.settings.instances),
         workers=(source.settings.min_workers, source.settings.max_workers),
         weight=source.settings.weight,

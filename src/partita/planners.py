@@ -11,6 +11,7 @@ from partita.planning.head_core import LeavingPlanner, worker_cores
 from partita.planning.joint import Planner
 from partita.planning.optimizer import Optimizer
 from partita.planning.placement import place, place_beside, standing_on
+from partita.planning.varied_choices import VariedChoices
 
 MOST_BATCH = 256
 """Largest aggregate batch that plans are made for, for each core."""
@@ -56,7 +57,7 @@ def planner_of(
 
 def choices_of(
     deployment: Deployment, topology: Topology, *, leaves_core: bool
-) -> ProfiledChoices | EnsembleChoices:
+) -> ProfiledChoices | VariedChoices | EnsembleChoices:
     """Return what there is to choose from at run time for a profiled model, or ensemble, on its cores."""
     cores, most = deployment.cores, largest_batch(deployment)
     together = deployment.settings.rules.policy is Policy.AGGREGATE
@@ -72,14 +73,22 @@ def choices_of(
         )
     standing = standing_on(deployment.plan.instances, cores)
     used = worker_cores(deployment.profile, len(cores), leaves_core=leaves_core)
-    return ProfiledChoices(
-        made[""],
-        cores=used,
-        max_batch=most * used,
-        place=lambda plan: place_beside(plan, standing, topology, cores=cores),
-        allowed=cores,
-        together=together,
-    )
+
+    def choices(optimizer: Optimizer) -> ProfiledChoices:
+        return ProfiledChoices(
+            optimizer,
+            cores=used,
+            max_batch=most * used,
+            place=lambda plan: place_beside(plan, standing, topology, cores=cores),
+            allowed=cores,
+            together=together,
+        )
+
+    own = choices(made[""])
+    others = {
+        name: choices(optimizer_for(one, topology, cores, most)) for name, one in deployment.variants.items()
+    }
+    return VariedChoices(own, others) if others else own
 
 
 def first_plan(choices: EnsembleChoices, batch: int | None = None) -> Plan:

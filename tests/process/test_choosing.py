@@ -182,7 +182,7 @@ def test_a_choice_is_kept_and_put_to_use(
     heard = Heard()
     choice = choose(source, heard, "same")
     again = replace(choice, winner="same")
-    save_choice(choosing._path(source, TOPOLOGY), again)
+    save_choice(choosing.choice_file(source, TOPOLOGY), again)
     monkeypatch.setattr(choosing, "WORKER_ARGV", ("/nowhere/no-such-program",))
     assert choose(source, None, "same") == again
     assert stored(source, TOPOLOGY) == again
@@ -207,7 +207,7 @@ def test_members_of_an_ensemble_are_executed_by_what_was_chosen_for_them(
     devices = core_groups([ONE])
     before = kept_path(pair.ensemble, devices)
     choice = choose(source, None, "same")
-    save_choice(choosing._path(source, TOPOLOGY), replace(choice, winner="same"))
+    save_choice(choosing.choice_file(source, TOPOLOGY), replace(choice, winner="same"))
     used = adopted(pair, TOPOLOGY).ensemble
     assert used is not None
     assert [member.source.runtime for member in used.members] == ["same", "onnxruntime"]
@@ -300,7 +300,7 @@ def test_a_server_uses_the_choice(source: ModelSource, offered: Path) -> None:
             Assessment(candidate=Candidate(runtime="same"), verdict=Verdict.ADMITTED, version="1"),
         ),
     )
-    save_choice(choosing._path(source, TOPOLOGY), choice)
+    save_choice(choosing.choice_file(source, TOPOLOGY), choice)
     with partita.Server([source], cores=1, tune="never") as server:
         assert server.head.engine.service("mlp").member.launch.runtime == "same"
         x = np.ones((3, 64), np.float32)

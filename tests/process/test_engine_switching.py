@@ -19,6 +19,7 @@ from partita.engine.service import Service, ServiceState
 from partita.engine.switching import Outcome
 from partita.machines.dispatcher import Policy
 from partita.machines.handover import Stage
+from partita.planning.varied_choices import executed_by
 from tests.engine_driver import (
     EXIT,
     HANG,
@@ -175,6 +176,30 @@ def test_plans_change_under_load_and_no_request_is_lost_or_mixed_up(tmp_path: Pa
             assert service.statistics.failures == 0
             assert service.statistics.worker_deaths == 0
         assert max(seen) == 2, "never more threads than cores"
+
+    run(main)
+
+
+def test_a_change_of_runtime_is_a_handover_like_any_other(tmp_path: Path) -> None:
+    launch = replace(model(tmp_path / "own"), variants={"other": model(tmp_path / "other")})
+    both = ((FAT, "other"), (THIN, "other"), (THIN, ""), (WIDER, "other"), (FAT, ""))
+
+    async def main() -> None:
+        async with engine() as made:
+            service = add(made, launch, FAT)
+            await service.until_ready()
+            async with Asking(service) as clients:
+                for specs, runtime in both:
+                    target = executed_by(specs, runtime)
+                    await service.switch(target).until_finished()
+                    await settled(service, target)
+                    serving, resting = ("other", "own") if runtime else ("own", "other")
+                    before = len(executed(tmp_path / serving)), len(executed(tmp_path / resting))
+                    await clients.more(20)
+                    assert len(executed(tmp_path / serving)) > before[0]
+                    assert len(executed(tmp_path / resting)) == before[1]
+            assert service.statistics.failures == 0
+            assert service.statistics.worker_deaths == 0
 
     run(main)
 

@@ -128,6 +128,8 @@ class Choice:
     """Key of the candidate that wins over all batch sizes together."""
     by_batch: Mapping[int, str] = field(default_factory=dict)
     """Key of the fastest candidate for each aggregate batch B."""
+    alike: tuple[str, ...] = ()
+    """Keys of those whose inputs and outputs are exactly the winner's, so that they can serve beside it."""
     allowed_deviation: float | None = None
     """What the user allows lower precision to be off, relatively; None = no lower precision."""
     relative_tolerance: float | None = None
@@ -157,6 +159,12 @@ class Choice:
         size = next((size for size in sizes if size >= batch), sizes[-1])
         fastest = [a for a in self.assessments if a.candidate.key == self.by_batch[size]]
         return fastest[0] if fastest and fastest[0].is_eligible else self.won
+
+    @property
+    def beside(self) -> tuple[Assessment, ...]:
+        """Those that are the fastest for some batch and can serve beside the winner."""
+        fastest = {*self.by_batch.values()} & {*self.alike} - {self.winner}
+        return tuple(a for a in self.assessments if a.is_eligible and a.candidate.key in fastest)
 
     @property
     def is_consistent(self) -> bool:

@@ -1,8 +1,8 @@
 """What an engine is asked to serve: one model, or an ensemble of several."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.profile import Profile
@@ -24,6 +24,8 @@ class Deployment:
     """What other plans may use; empty = only what this one does."""
     profile: Profile | None = None
     """What the plan was made from, and others can be; None = without a profile, or by hand."""
+    variants: Mapping[str, Profile] = field(default_factory=dict)
+    """What is known of it in other runtimes, by the names that `launch.variants` has for them."""
     by_hand: bool = False
     """Whether somebody has said which instances there are, so that nobody looks for better ones."""
     workers: tuple[int | None, int | None] = (None, None)

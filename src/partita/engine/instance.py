@@ -3,17 +3,15 @@
 import asyncio
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
 from partita.core.clock import Clock
-from partita.core.devices import Device
 from partita.core.errors import ConnectionClosed
 from partita.core.plan import InstanceSpec
-from partita.core.process_settings import ProcessSettings
-from partita.core.tensors import Signature, TensorSpec
+from partita.core.tensors import Signature
 from partita.engine.device_host import DeviceHosts, HostedWorker, gpu_message
+from partita.engine.launch import ModelLaunch
 from partita.engine.owner import Owner
 from partita.machines.worker_life import GiveUp, Instruction, RestartRules, State, WakeAt, WorkerLife
 from partita.system.channels import Channel, channel_pair
@@ -34,29 +32,6 @@ from partita.wire.messages import (
 SHARE_AGAIN_S = 0.2
 OUTPUT_SLOTS = 3
 """One batch executes, one waits in the channel, one is being answered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelLaunch:
-    """What a worker needs to know of its model; the same for all instances of a member."""
-
-    name: str
-    path: str
-    runtime: str
-    handler: str | None = None
-    options: dict[str, str | int | float | bool] = field(default_factory=dict)
-    inputs: tuple[TensorSpec, ...] | None = None
-    dimensions: dict[str, int] = field(default_factory=dict)
-    load_limit_s: float = 120.0
-    process: ProcessSettings = field(default_factory=ProcessSettings)
-    memory_at: tuple[int, ...] = ()
-    """Batch sizes whose memory a worker is to say once it is ready."""
-    gpus: tuple[Device, ...] = ()
-    """The GPUs that instances of it may be on."""
-
-    def gpu(self, spec: InstanceSpec) -> Device | None:
-        """Return the GPU that an instance is on; None on cores."""
-        return next((gpu for gpu in self.gpus if gpu.name == spec.device), None)
 
 
 class Instance:
@@ -82,7 +57,7 @@ class Instance:
     ) -> None:
         self.number = number
         self.spec = spec
-        self.launch = launch
+        self.launch = launch.variant(spec)
         self.life = WorkerLife(rules)
         self.outputs: SharedMemory | None = None
         self.ready: Ready | None = None
@@ -397,3 +372,6 @@ def _describe_exit(code: int | None) -> str:
     if code < 0:
         return f"the worker process was ended by signal {-code}"
     return f"the worker process exited with status {code}"
+
+
+__all__ = ["Instance", "ModelLaunch"]

@@ -171,12 +171,18 @@ class _Contest:
             assessments=tuple(self._assessed(c, decision) for c in self._all),
             winner=decision.winner,
             by_batch=decision.by_batch,
+            alike=self._alike(decision.winner),
             allowed_deviation=settings.allowed_deviation,
             relative_tolerance=settings.relative_tolerance,
             samples_hash=self._provenance.samples_hash if self._provenance is not None else "",
             budget_s=settings.budget_s,
             is_finished=is_finished,
         )
+
+    def _alike(self, winner: str) -> tuple[str, ...]:
+        """Return those that say of their inputs and outputs what the winner says."""
+        signature = self._by_key[winner].signature
+        return tuple(c.key for c in self._all if c.assessment.is_eligible and c.signature == signature)
 
     def _assessed(self, contestant: Contestant, decision: Decision) -> Assessment:
         key = contestant.key

@@ -111,7 +111,13 @@ class PlanRoutes:
             "model": model,
             "plan": str(plan),
             "instances": [
-                {"threads": i.threads, "batch": i.batch, "micro_batch": i.micro_batch, "cores": list(i.cores)}
+                {
+                    "threads": i.threads,
+                    "batch": i.batch,
+                    "micro_batch": i.micro_batch,
+                    "cores": list(i.cores),
+                    **({"runtime": i.runtime} if i.runtime else {}),
+                }
                 for i in plan.instances
             ],
             "tuning": self._plans.tuning(model, version),
