@@ -16,6 +16,7 @@ CPUS = len(os.sched_getaffinity(0))
 needs_two = pytest.mark.skipif(CPUS < 2, reason="needs two CPUs")
 
 
+@pytest.mark.alone
 @needs_two
 def test_sixteen_cores_on_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document, drawn = tmp_path / "figures.json", tmp_path / "figures.png"

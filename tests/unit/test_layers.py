@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,13 @@ def _layer(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def _imports(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield every module imported anywhere in a file, deferred imports too, with its line."""
+@cache
+def _imports(path: Path) -> tuple[tuple[str, int], ...]:
+    """Return every module imported anywhere in a file, deferred imports too, with its line; parsed once."""
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[tuple[str, int]]:
     package = ("partita", *path.relative_to(SOURCE).parts[:-1])
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
