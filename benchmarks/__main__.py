@@ -47,6 +47,7 @@ ENTRIES = (
     Entry(name="regret"),
     Entry(name="runtimes"),
     Entry(name="runtime_regret"),
+    Entry(name="runtime_settings"),
     Entry(name="openvino_hints"),
     Entry(name="instance_memory", quick=()),
     Entry(name="ensembles"),

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -63,7 +62,10 @@ class Rival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
-    """What came of one batch size. `most` is the ratio that the cores' arithmetic would allow."""
+    """What came of one batch size.
+
+    `most` is the ratio of the fat worker's least time to what the cores' arithmetic would allow.
+    """
 
     found: Comparison
     plan: Plan
@@ -121,7 +123,7 @@ def contest(
             about = f"{name}, B = {batch}, {ours.source.runtime} {plan}"
             found = _compared(about, our_race, plan, fat_race, fat, alternations, pairs)
             if found is not None:
-                most = median(found.b) / least_ms(name, batch, best_rate())
+                most = min(found.b) / least_ms(name, batch, best_rate())
                 comparisons[batch] = Contest(found=found, plan=plan, most=most)
                 print(f"{found}; at most {most:.2f}", flush=True)
     return _figures(name, ours, comparisons, torch_only=torch_only) if comparisons else []
