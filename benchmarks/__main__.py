@@ -53,6 +53,7 @@ ENTRIES = (
     Entry(name="ensembles"),
     Entry(name="chaos"),
     Entry(name="switches"),
+    Entry(name="loading"),
     Entry(name="background"),
     Entry(name="endurance"),
     Entry(name="spinning"),

@@ -13,7 +13,8 @@ from partita.core.devices import Device
 from partita.core.errors import ConnectionClosed
 from partita.core.process_settings import ProcessSettings
 from partita.system.channels import channel_pair
-from partita.system.processes import WorkerProcess, gpu_environment, spawn_worker, worker_environment
+from partita.system.processes import WorkerProcess, gpu_environment, worker_environment
+from partita.system.spawner import Spawner
 from partita.wire.codec import MalformedMessage, decode_from_host, encode
 from partita.wire.messages import Adopt, Gpu
 
@@ -105,7 +106,12 @@ class DeviceHost:
     """The process of one GPU."""
 
     def __init__(
-        self, device: Device, argv: tuple[str, ...], loop: asyncio.AbstractEventLoop, gone: Callable[[], None]
+        self,
+        device: Device,
+        argv: tuple[str, ...],
+        spawner: Spawner,
+        loop: asyncio.AbstractEventLoop,
+        gone: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._gone = gone
@@ -116,7 +122,7 @@ class DeviceHost:
         self._last: HostedWorker | None = None
         """The last that left, which is told so once the process is gone."""
         self._control, theirs = channel_pair()
-        self.process: WorkerProcess = spawn_worker(
+        self.process: WorkerProcess = spawner.spawn(
             (*argv, "--many"),
             theirs,
             env={**worker_environment(_THREADS, ProcessSettings()), **gpu_environment(device)},
@@ -199,8 +205,9 @@ class DeviceHost:
 class DeviceHosts:
     """The host of each GPU, by the GPU's name."""
 
-    def __init__(self, argv: tuple[str, ...], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, argv: tuple[str, ...], spawner: Spawner, loop: asyncio.AbstractEventLoop) -> None:
         self._argv = argv
+        self._spawner = spawner
         self._loop = loop
         self._hosts: dict[str, DeviceHost] = {}
 
@@ -209,7 +216,7 @@ class DeviceHosts:
         host = self._hosts.get(device.name)
         if host is None or not host.takes:
             host = self._hosts[device.name] = DeviceHost(
-                device, self._argv, self._loop, lambda: self._forget(device.name, host)
+                device, self._argv, self._spawner, self._loop, lambda: self._forget(device.name, host)
             )
         return host.adopt(number, channel_end)
 

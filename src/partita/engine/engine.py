@@ -31,6 +31,7 @@ from partita.machines.worker_life import RestartRules
 from partita.system.clock import SystemClock
 from partita.system.cpus import wake_promptly
 from partita.system.shared_memory import SharedMemory
+from partita.system.spawner import Spawner
 
 WORKER_ARGV = (sys.executable, "-P", "-m", "partita.worker")
 """How a worker is started; the engine knows no more of the worker package than this."""
@@ -66,7 +67,8 @@ class Engine:
         self._argv = worker_argv
         self._observer = observer
         self._numbers = count(1)
-        self._hosts = DeviceHosts(worker_argv, loop)
+        self._spawner = Spawner()
+        self._hosts = DeviceHosts(worker_argv, self._spawner, loop)
         self._has_started = False
 
     def add(self, deployment: Deployment) -> Service:
@@ -98,11 +100,8 @@ class Engine:
         if not self._has_started:
             self._has_started = True
             wake_promptly()  # a worker that loads where the loop runs held up answers for milliseconds
-        is_alone = not any(other.is_ready for other in self.services.values())
         service.start(plan, self._numbers)
-        if not is_alone:
-            for instance in service.member.instances.values():
-                instance.step_back()
+        self._spawner.start()  # for those to come: nobody is served yet whom the first ones could hold up
         return service
 
     def _service_for(self, deployment: Deployment, **parts: Any) -> Service:
@@ -254,6 +253,8 @@ class Engine:
             rules=self._rules,
             loop=self._loop,
             clock=self._clock,
+            spawner=self._spawner,
+            is_aside=any(service.is_ready for service in self.services.values()),
             hosts=self._hosts,
         )
 
@@ -297,7 +298,10 @@ class Engine:
 
     async def stop(self, grace_s: float) -> None:
         """Drain every service and end all workers."""
-        await asyncio.gather(*(service.drain(grace_s) for service in self.everything))
+        try:
+            await asyncio.gather(*(service.drain(grace_s) for service in self.everything))
+        finally:
+            self._spawner.close()
 
     @property
     def everything(self) -> list[Service]:

@@ -15,8 +15,9 @@ from partita.engine.launch import ModelLaunch
 from partita.engine.owner import Owner
 from partita.machines.worker_life import GiveUp, Instruction, RestartRules, State, WakeAt, WorkerLife
 from partita.system.channels import Channel, channel_pair
-from partita.system.processes import WorkerProcess, spawn_worker, worker_environment
+from partita.system.processes import WorkerProcess, worker_environment
 from partita.system.shared_memory import SharedMemory
+from partita.system.spawner import Spawner
 from partita.wire.codec import MalformedMessage, decode_from_worker, encode
 from partita.wire.messages import (
     BatchDone,
@@ -53,7 +54,9 @@ class Instance:
         rules: RestartRules,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
-        hosts: DeviceHosts | None = None,
+        spawner: Spawner,
+        hosts: DeviceHosts,
+        is_aside: bool = False,
     ) -> None:
         self.number = number
         self.spec = spec
@@ -68,8 +71,9 @@ class Instance:
         self._owns_cores = owns_cores
         self._loop = loop
         self._clock = clock
+        self._spawner = spawner
         self._hosts = hosts
-        """What instances on GPUs run in; only those need it."""
+        self._begins_aside = is_aside
         self._process: WorkerProcess | HostedWorker | None = None
         self._channel: Channel | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -102,9 +106,9 @@ class Instance:
     # --- starting ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the worker process; `Owner.instance_ready` follows."""
+        """Start the worker process, stepped back if made so; `Owner.instance_ready` follows."""
         self.life.started()
-        self._launch()
+        self._launch(is_aside=self._begins_aside)
 
     def step_back(self) -> None:
         """Leave it only what others do not need of the CPU, until it is ready or `step_forward`."""
@@ -158,23 +162,21 @@ class Instance:
             self._paused_at_s = None
             self._process.resume()
 
-    def _launch(self) -> None:
+    def _launch(self, *, is_aside: bool) -> None:
         self._channel, theirs = channel_pair()
         self._is_deaf = False
         gpu = self.launch.gpu(self.spec)
         if gpu is None:
-            self._process = spawn_worker(
+            self._process = self._spawner.spawn(
                 self._argv,
                 theirs,
                 env=worker_environment(self.spec.threads, self.launch.process),
                 name=f"{self.launch.name}-{self.number}",
+                cpus=self.spec.affinity or self.spec.cores,  # it pins itself there too, but begins anywhere
+                is_aside=is_aside,
             )
         else:
-            assert self._hosts is not None, "an instance on a GPU needs a host"
             self._process = self._hosts.adopt(gpu, self.number, theirs)
-        home = self.spec.affinity or self.spec.cores
-        if home:  # it pins itself when it knows where; until then it would start anywhere
-            self._process.confine(home)
         self._loop.add_reader(self._channel.fileno(), self._readable)
         self._loop.add_reader(self._process.pidfd, self._ended)
         if isinstance(self._process, HostedWorker):  # the time in which others load there is not its own
@@ -315,8 +317,7 @@ class Instance:
     def _backoff_passed(self) -> None:
         self._timer = None
         if self.life.backoff_passed() is not None:
-            self._launch()
-            self._give_share(full=not self.life.fails_to_start)
+            self._launch(is_aside=self.life.fails_to_start)
 
     def _give_share(self, *, full: bool) -> None:
         """One that failed to start before tries again with what others leave, until it is ready."""

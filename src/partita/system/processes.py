@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
 from partita.core.devices import Device
 from partita.core.process_settings import ProcessSettings
@@ -57,21 +58,51 @@ def gpu_environment(device: Device) -> dict[str, str]:
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(device.index)}
 
 
+class ChildProcess(Protocol):
+    """A child that has not been reaped: what `subprocess.Popen` is, too."""
+
+    @property
+    def pid(self) -> int:
+        """Its number, which nobody else gets before it was reaped."""
+
+    def poll(self) -> int | None:
+        """Reap it if it has ended; returns its exit status (−N: by signal N)."""
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send it a signal, unless it was reaped."""
+
+
 class WorkerProcess:
     """A child process of ours. `pidfd` becomes readable when it has ended, in any way."""
 
-    __slots__ = ("_popen", "is_stepped_back", "name", "pid", "pidfd")
+    __slots__ = ("_child", "_confined_to", "_is_watched", "is_stepped_back", "name", "pid", "pidfd")
 
-    def __init__(self, popen: "subprocess.Popen[bytes]", *, name: str) -> None:
-        self._popen = popen
+    def __init__(
+        self,
+        child: ChildProcess,
+        *,
+        name: str,
+        cpus: Collection[int] = (),
+        is_aside: bool = False,
+        is_watched: bool = False,
+    ) -> None:
+        """Take a child that was started on these CPUs, stepped back or not.
+
+        `is_watched`: the kernel ends it with us already.
+        """
+        self._child = child
+        self._confined_to = frozenset(cpus)
+        self._is_watched = is_watched
         self.name = name
-        self.pid = popen.pid
-        self.pidfd = os.pidfd_open(popen.pid)
-        self.is_stepped_back = False
+        self.pid = child.pid
+        self.pidfd = os.pidfd_open(child.pid)
+        self.is_stepped_back = is_aside
         """Whether its session has a small share of the CPU only."""
 
     def step_back(self) -> bool:
         """Let its session have only what others leave; False where the system knows no such thing."""
+        if self.is_stepped_back:
+            return True
         self.is_stepped_back = _share_of_session(self.pid, _LOWEST)
         return self.is_stepped_back
 
@@ -82,7 +113,9 @@ class WorkerProcess:
 
     @property
     def dies_with_us(self) -> bool:
-        """Whether it has said by its name that it ends when its head does (`die_with_thread`)."""
+        """Whether it ends when its head does: made so, or as its name says (`die_with_thread`)."""
+        if self._is_watched:
+            return True
         try:
             return pathlib.Path(f"/proc/{self.pid}/comm").read_text(encoding="utf-8").strip() == CHILD_NAME
         except OSError:
@@ -90,29 +123,32 @@ class WorkerProcess:
 
     def terminate(self) -> None:
         """Ask it to finish the batch at hand and exit (SIGTERM)."""
-        self._popen.terminate()
+        self._child.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it at once (SIGKILL)."""
-        self._popen.kill()
+        self._child.send_signal(signal.SIGKILL)
 
     def pause(self) -> None:
         """Stop it where it is (SIGSTOP) until `resume`. It must be one that `dies_with_us` by then."""
-        self._popen.send_signal(signal.SIGSTOP)
+        self._child.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let it go on (SIGCONT)."""
-        self._popen.send_signal(signal.SIGCONT)
+        self._child.send_signal(signal.SIGCONT)
 
     def confine(self, cpus: Collection[int]) -> None:
         """Pin all its threads from outside; those that the system does not let us pin go where they like."""
+        if self._confined_to and self._confined_to == frozenset(cpus):  # it was started there
+            return
+        self._confined_to = frozenset()
         with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{self.pid}/task"):
                 os.sched_setaffinity(int(thread), cpus)
 
     def reap(self) -> int | None:
         """Return the exit code once it has ended (−N: by signal N), None while it runs; never blocks."""
-        code = self._popen.poll()
+        code = self._child.poll()
         if code is not None and self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
