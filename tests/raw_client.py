@@ -2,6 +2,7 @@
 
 import json
 import socket
+from collections.abc import Iterator
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -26,6 +27,23 @@ class RawClient:
 
     def answer(self) -> tuple[int, dict[str, str], bytes]:
         """Read one response: status, headers in lower case, body. Raises `EOFError` at the end."""
+        status, headers = self.head()
+        if headers.get("transfer-encoding") == "chunked":
+            return status, headers, b"".join(self.chunks())
+        return status, headers, self._file.read(int(headers.get("content-length", "0")))
+
+    def chunks(self) -> Iterator[bytes]:
+        """Read a body that comes in chunks. Raises `EOFError` where the last one is missing."""
+        while line := self._file.readline():
+            chunk = self._file.read(int(line, 16))
+            self._file.readline()
+            if not chunk:
+                return
+            yield chunk
+        raise EOFError
+
+    def head(self) -> tuple[int, dict[str, str]]:
+        """Read a response's status and headers, in lower case. Raises `EOFError` at the end."""
         line = self._file.readline()
         if not line:
             raise EOFError
@@ -35,8 +53,7 @@ class RawClient:
                 raise EOFError
             name, value = field.decode("latin-1").split(":", 1)
             headers[name.lower()] = value.strip()
-        body = self._file.read(int(headers.get("content-length", "0")))
-        return int(line.split()[1]), headers, body
+        return int(line.split()[1]), headers
 
     def ask(self, data: bytes) -> tuple[int, Any]:
         """Send a request; return the status and the JSON of its answer."""

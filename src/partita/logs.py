@@ -37,9 +37,17 @@ class TextLines(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 the base class's name
-        """Return the record's first line; a traceback comes below it."""
+        """Return the record's one line; a traceback comes below it."""
+        record.message = _on_one_line(record.message)
         said = "".join(f" {name}={_plain(value)}" for name, value in _fields(record).items())
         return super().formatMessage(record) + said
+
+
+def _on_one_line(text: str) -> str:
+    """Return a message without what would end its line or move the cursor; much of it is not ours."""
+    if text.isprintable():
+        return text
+    return "".join(ch if ch.isprintable() else json.dumps(ch)[1:-1] for ch in text)
 
 
 def _plain(value: Any) -> str:

@@ -29,6 +29,7 @@ from partita.protocols.plans import PlanRoutes, Plans
 from partita.protocols.repository import Repository
 from partita.protocols.torchserve.direct import DirectPredictions
 from partita.protocols.torchserve.enveloped import EnvelopedInference
+from partita.protocols.torchserve.gpu_gauges import GpuGauges
 from partita.protocols.torchserve.inference import TorchServeInference, is_inference_path
 from partita.protocols.torchserve.management import TorchServeManagement, is_management_path
 from partita.protocols.torchserve.operations import Registry, TorchServeOperations
@@ -36,6 +37,7 @@ from partita.protocols.torchserve.predictions import Predictor
 from partita.settings import GRPC_EXTRA, ServerSettings
 from partita.system.addresses import Address
 from partita.system.certificates import Certificate, CertificateFiles
+from partita.system.clock import SystemClock
 from partita.system.descriptors import allow_descriptors
 
 if TYPE_CHECKING:
@@ -116,7 +118,9 @@ class Ports:
             management = self._bridge(either(torchserve, ours, is_management_path))
             await self._listen("management", settings.management, management)
         if settings.metrics is not None:
-            metrics = Starlette(routes=[metrics_route(self._engine, self._listeners)])
+            metrics = Starlette(
+                routes=[metrics_route(self._engine, self._listeners, GpuGauges(SystemClock()))]
+            )
             metrics.routes.append(openapi_route(document("Metrics", metrics_interface(metrics))))
             await self._listen("metrics", settings.metrics, self._bridge(metrics))
         if settings.grpc is not None:

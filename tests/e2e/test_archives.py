@@ -274,6 +274,12 @@ def test_a_handler_that_speaks_the_open_inference_protocol(tmp_path: Path) -> No
                 status, headers, data = client.answer()
                 assert (status, list(json.loads(data))) == (400 if fields else 500, ["error"])
                 assert "connection" not in headers
+            split = f"Inference-Header-Content-Length: {len(body)}"
+            for content, status in ((body + bytes(12), 400), (body, 200)):
+                client.send(request(infer, content, JSON_TYPE, split))
+                answered, _, data = client.answer()
+                assert answered == status, data
+                assert status == 200 or "takes the protocol's JSON alone" in json.loads(data)["error"]
             for coding, content in packed:
                 client.send(request(infer, content, JSON_TYPE, f"Content-Encoding: {coding}"))
                 assert json.loads(client.answer()[2])["outputs"][0]["data"] == [3.0, 4.0, -6.0], coding

@@ -274,6 +274,20 @@ def test_a_field_ends_neither_its_line_nor_itself(value: Any, said: str) -> None
     assert TextLines().format(record).endswith(f" INFO request error={said} items=2")
 
 
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("lost: a\n2026 ERROR forged", r"lost: a\n2026 ERROR forged"),
+        ("\x1b[2J\r\u2028", r"\u001b[2J\r\u2028"),
+        ("naïve ✓", "naïve ✓"),
+    ],
+)
+def test_a_message_is_one_line_whatever_is_in_it(message: str, said: str) -> None:
+    record = logging.LogRecord("partita", logging.INFO, "", 1, "%s", (message,), None)
+    (line,) = TextLines().format(record).splitlines()
+    assert line.endswith(f" INFO {said}")
+
+
 def test_records_as_lines() -> None:
     record = logging.LogRecord("partita", logging.WARNING, "", 1, "%d of %s", (2, 'a "b"'), None)
     document = json.loads(JsonLines().format(record))

@@ -66,12 +66,37 @@ def test_a_request_and_its_answer_pass_through() -> None:
     async def main() -> None:
         asked = Asked(echo)
         head, body = await asked.ask(b"PUT /a%20b?c=d HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhi")
+        assert body.startswith(b'5\r\n{"met\r\n')  # as it came: in two chunks
+        body = b"".join(body.split(b"\r\n")[1::2])
         document = json.loads(body)
         assert document.pop("headers") == [["host", "h"], ["content-length", "2"]]
         assert document == {"method": "PUT", "path": "/a b", "query": "c=d", "body": "hi"}
         assert head.split(b"\r\n") == [
-            b"HTTP/1.1 201 Created", b"x-own: 1", b"content-length: %d" % len(body),
+            b"HTTP/1.1 201 Created", b"x-own: 1", b"transfer-encoding: chunked",
         ]  # fmt: skip
+
+    asyncio.run(main())
+
+
+def test_who_cannot_take_chunks_gets_the_answer_whole() -> None:
+    async def main() -> None:
+        head, body = await Asked(echo).ask(b"GET / HTTP/1.0\r\nHost: h\r\n\r\n")
+        assert b"content-length: %d" % len(body) in head
+        assert json.loads(body)["method"] == "GET"
+
+    asyncio.run(main())
+
+
+def test_an_application_that_fails_in_the_middle_of_its_answer_is_cut_off() -> None:
+    async def fails(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        raise ValueError("the reason is for nobody")
+
+    async def main() -> None:
+        asked = Asked(fails)
+        _, body = await asked.ask(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert (body, asked.transport.closed) == (b"4\r\nhalf\r\n", True)
 
     asyncio.run(main())
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from partita.protocols.http.connection import WRITE_BUFFER_BYTES, Connection, Repeat
+from partita.protocols.http.connection import MAX_UNREAD_BYTES, WRITE_BUFFER_BYTES, Connection, Repeat
 from partita.protocols.http.heads import RequestHead, parse_head
-from partita.protocols.http.responses import CONTINUE, response_head
+from partita.protocols.http.responses import CONTINUE, chunked_head, response_head
 from tests.fake_transport import Wire
 
 
@@ -502,3 +502,88 @@ def test_while_a_request_is_at_hand_or_the_server_drains_nothing_goes_straight_o
     wire.send(post(b"fghij"))
     assert repeat.bodies == []
     assert wire.transport.closed
+
+
+# --- answers in chunks ----------------------------------------------------------------------------
+
+
+def chunked_answer(wire: Wire) -> Connection:
+    """Begin an answer in chunks to the request that its handler holds."""
+    wire.connection.begin(chunked_head(200, []))
+    return wire.connection
+
+
+def test_an_answer_in_chunks_and_then_the_next_request() -> None:
+    wire = Wire()
+    wire.handler.holds = True
+    wire.send(post(b"one") + post(b"two"))
+    answer = chunked_answer(wire)
+    answer.more(b"first")
+    answer.more(b"")  # would be the last chunk
+    assert wire.transport.written.endswith(b"transfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n")
+    assert wire.handler.bodies == [b"one"]
+    answer.end(b"last")
+    wire.loop.run()
+    assert wire.transport.written.endswith(b"4\r\nlast\r\n0\r\n\r\n")
+    assert wire.handler.bodies == [b"one", b"two"]
+    answer.more(b"too late")
+    answer.end()
+    assert wire.transport.written.endswith(b"0\r\n\r\n")
+    wire.answer()
+    assert wire.transport.written.endswith(b"content-length: 3\r\n\r\ntwo")
+
+
+def test_an_answer_in_chunks_to_who_wants_to_close() -> None:
+    wire = Wire()
+    wire.handler.holds = True
+    wire.send(post(b"one", "Connection: close"))
+    chunked_answer(wire).end(b"all")
+    assert b"connection: close" in wire.transport.written
+    assert wire.transport.written.endswith(b"3\r\nall\r\n0\r\n\r\n")
+    assert wire.transport.is_closed()
+
+
+def test_an_answer_that_breaks_off_has_no_last_chunk() -> None:
+    wire = Wire()
+    wire.handler.holds = True
+    wire.send(post(b"one"))
+    answer = chunked_answer(wire)
+    answer.more(b"first")
+    answer.break_off()
+    assert wire.transport.is_closed()
+    assert wire.transport.written.endswith(b"5\r\nfirst\r\n")
+    wire.connection.connection_lost(None)
+    assert wire.handler.abandonments == 0
+
+
+def test_who_does_not_read_the_chunks_is_cut_off() -> None:
+    wire = Wire()
+    wire.handler.holds = True
+    wire.send(post(b"one"))
+    answer = chunked_answer(wire)
+    wire.transport.unsent = MAX_UNREAD_BYTES
+    answer.more(b"more")
+    assert not wire.transport.is_closed()
+    wire.transport.unsent += 1
+    answer.more(b"more")
+    assert wire.transport.is_aborted()
+    wire.connection.connection_lost(None)
+    assert wire.handler.abandonments == 1
+
+
+def test_who_reads_them_slowly_may_take_its_time() -> None:
+    wire = Wire(body_timeout_s=5.0)
+    wire.handler.holds = True
+    wire.send(post(b"one"))
+    answer = chunked_answer(wire)
+    wire.ticks(20)
+    answer.more(b"more")  # all that was before is read
+    wire.connection.pause_writing()
+    wire.transport.unsent = 100
+    wire.ticks(4)
+    assert not wire.transport.is_closed()
+    wire.transport.unsent = 90
+    wire.ticks(5)
+    assert not wire.transport.is_closed()
+    wire.ticks(5)
+    assert wire.transport.is_aborted()

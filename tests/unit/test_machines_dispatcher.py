@@ -454,3 +454,51 @@ def test_what_is_left_of_a_turn_is_a_smaller_execution() -> None:
     made.finish(0, batch.batch_id, 1.1)
     assert job.settled == 10
     made.check()
+
+
+# --- answers in parts -----------------------------------------------------------------------------
+
+
+def test_a_job_that_is_partly_answered_is_not_tried_again_when_its_batch_raises() -> None:
+    made = dispatcher((4, 4))
+    told, untold = admit(made, 1, 1)
+    (batch,) = made.take(0.0)
+    assert made.part_done(0, batch.batch_id, 0, 1.0) is told
+    _, failed = made.fail(0, batch.batch_id, 2.0)
+    assert failed == [told]
+    made.end(told)
+    assert [b.pieces for b in made.take(2.0)] == [[(untold, 0, 1)]]
+    made.check()
+
+
+def test_nor_when_its_worker_dies() -> None:
+    made = dispatcher((4, 4))
+    told, untold = admit(made, 1, 1)
+    (batch,) = made.take(0.0)
+    made.part_done(0, batch.batch_id, 0, 1.0)
+    assert made.lose_instance(0).failed == [told]
+    made.end(told)
+    made.add_instance(0, 1, 4, (4,))
+    assert [b.pieces for b in made.take(2.0)] == [[(untold, 0, 1)]]
+    made.check()
+
+
+def test_parts_are_a_sign_of_life_as_long_as_somebody_waits_for_them() -> None:
+    made = dispatcher((4, 4), execution_limit_s=10.0)
+    (job,) = admit(made, 1)
+    (batch,) = made.take(0.0)
+    made.part_done(0, batch.batch_id, 0, 8.0)
+    assert made.next_wake_s(8.0) == 18.0
+    assert made.hung_instances(17.0) == []
+    made.end(job)
+    assert made.part_done(0, batch.batch_id, 0, 17.5) is None
+    assert made.hung_instances(18.0) == [0]
+
+
+@pytest.mark.parametrize(("batch_id", "row"), [(0, 2), (0, -1), (7, 0)], ids=["row", "negative", "batch"])
+def test_parts_of_what_is_not_at_hand_are_nobodys(batch_id: int, row: int) -> None:
+    made = dispatcher((4, 4))
+    admit(made, 2)
+    (batch,) = made.take(0.0)
+    assert made.part_done(0, batch.batch_id + batch_id, row, 1.0) is None
+    assert made.part_done(1, batch.batch_id, 0, 1.0) is None

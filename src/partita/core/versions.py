@@ -17,7 +17,7 @@ Versions = Literal["all"] | LatestVersions | tuple[Version, ...]
 """All there are, the highest few, or these."""
 
 
-def version_order(version: str) -> tuple[int, str]:
-    """Return what versions are sorted by: numbers as numbers, and what is none before them."""
-    head = version.partition(".")[0]
-    return (int(head) if head.isdecimal() else -1), version
+def version_order(version: str) -> tuple[tuple[tuple[int, str], ...], str]:
+    """Return what versions are sorted by: part by part, numbers as numbers, and what is none before them."""
+    parts = version.split(".")
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts), version

@@ -20,7 +20,8 @@ from partita.engine.ensemble_signature import Combined, combine_signatures
 from partita.engine.group_job import GroupDispatcher, GroupJob, absent_job
 from partita.engine.group_switching import GroupSwitcher
 from partita.engine.instance import Instance, ModelLaunch
-from partita.engine.member import ArrivalMeter, InstanceFactory, Member, MemberOwner
+from partita.engine.member import InstanceFactory, Member, MemberOwner
+from partita.engine.owner import ArrivalMeter
 from partita.engine.request import Buffer, DegradedShapes, Request, Shapes
 from partita.engine.statistics import Statistics
 from partita.machines.accumulator import Accumulator

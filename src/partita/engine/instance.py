@@ -15,7 +15,7 @@ from partita.engine.launch import ModelLaunch
 from partita.engine.owner import Owner
 from partita.machines.worker_life import GiveUp, Instruction, RestartRules, State, WakeAt, WorkerLife
 from partita.system.channels import Channel, channel_pair
-from partita.system.processes import WorkerProcess, worker_environment
+from partita.system.processes import WorkerProcess, exit_reason, worker_environment
 from partita.system.shared_memory import SharedMemory
 from partita.system.spawner import Spawner
 from partita.wire.codec import MalformedMessage, decode_from_worker, encode
@@ -24,6 +24,7 @@ from partita.wire.messages import (
     BatchFailed,
     Execute,
     Message,
+    PartDone,
     Ready,
     Start,
     StartFailed,
@@ -273,6 +274,8 @@ class Instance:
             self._owner.batch_done(self, message)
             return
         match message:
+            case PartDone():
+                self._owner.part_done(self, message)
             case BatchFailed():
                 self._owner.batch_failed(self, message)
             case Ready():
@@ -298,7 +301,7 @@ class Instance:
             pass
         self._loop.remove_reader(self._process.pidfd)
         code = self._process.reap()
-        reason = self.reason or _describe_exit(code)
+        reason = self.reason or exit_reason(code)
         self.reason = ""
         self._cancel_timer()
         self._close_io()
@@ -365,14 +368,6 @@ class Instance:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _describe_exit(code: int | None) -> str:
-    if code is None:
-        return "the worker process ended"
-    if code < 0:
-        return f"the worker process was ended by signal {-code}"
-    return f"the worker process exited with status {code}"
 
 
 __all__ = ["Instance", "ModelLaunch"]

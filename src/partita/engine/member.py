@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from partita.core.clock import Clock
-from partita.core.errors import InferenceFailed, RequestError, WorkerDied
+from partita.core.errors import InferenceFailed, RequestError
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.tensors import Signature
 from partita.engine.chunks import execute_message
 from partita.engine.instance import Instance, ModelLaunch
-from partita.engine.request import Buffer, Request, Shapes
+from partita.engine.owner import ArrivalMeter
+from partita.engine.refusals import died
+from partita.engine.request import Buffer, PartSink, Request, Shapes
 from partita.engine.rows import Rows
 from partita.engine.statistics import Statistics
 from partita.engine.switching import Switcher
@@ -19,7 +21,7 @@ from partita.machines.handover import Stage
 from partita.machines.leases import CoreLeases
 from partita.machines.work import Batch, Job
 from partita.machines.worker_life import State
-from partita.wire.messages import BatchDone, BatchFailed
+from partita.wire.messages import BatchDone, BatchFailed, PartDone
 
 if TYPE_CHECKING:
     from partita.engine.observing import RequestObserver
@@ -55,13 +57,6 @@ class MemberOwner(Protocol):
 
     def job_expired(self, job: Job) -> None:
         """A job waited in the queue longer than allowed: end it."""
-
-
-class ArrivalMeter(Protocol):
-    """Is told of every request."""
-
-    def arrived(self, items: int, depth: int) -> None:
-        """A request was admitted; `depth` counts its items too."""
 
 
 class Member:
@@ -233,9 +228,7 @@ class Member:
         if self.dispatcher.has_instance(instance.number):
             lost = self.dispatcher.lose_instance(instance.number)
             for job in lost.failed:
-                self._owner.job_failed(
-                    job, WorkerDied(f"the worker died twice executing this request: {reason}")
-                )
+                self._owner.job_failed(job, died(job, reason))
             for job in lost.touched:
                 if job.ended and not job.running:
                     self._owner.job_settled(job)
@@ -253,6 +246,12 @@ class Member:
         if all(self.instances[number].has_given_up for number in active):
             self.failure = reason
             self._owner.member_failed(self, reason)
+
+    def part_done(self, instance: Instance, done: PartDone) -> None:
+        """Hand a part of an answer on; one that nobody waits for is dropped."""
+        job = self.dispatcher.part_done(instance.number, done.batch_id, done.row, self._clock.now_s())
+        if job is not None and isinstance(job.owner.sink, PartSink):
+            job.owner.sink.part(job.owner, done.part)
 
     def batch_done(self, instance: Instance, done: BatchDone) -> None:
         """Hand the outputs on, piece by piece, straight from the worker's memory."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from partita.core.errors import RequestError
-from partita.engine.request import Buffer, Request, Shapes, Sink
+from partita.engine.request import Buffer, PartSink, Request, Shapes, Sink
 from partita.machines.work import Batch
 from partita.wire.messages import BatchDone
 
@@ -166,6 +166,11 @@ class Watch:
         now_s = self._now_s()
         self._sink.answered(request, outputs, shapes)
         _end(self.trail, self._begun, now_s, OK)
+
+    def part(self, request: Request, data: bytes) -> None:
+        """Pass a part of the answer on."""
+        if isinstance(self._sink, PartSink):
+            self._sink.part(request, data)
 
     def failed(self, request: Request, error: RequestError) -> None:
         """Pass the error on, and report."""

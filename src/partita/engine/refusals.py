@@ -1,7 +1,15 @@
-"""Why a service takes no request now, in the words that its client gets."""
+"""Why a service takes no request now, or gave one up, in the words that its client gets."""
 
-from partita.core.errors import ModelUnavailable, PayloadTooLarge, QueueFull, RequestError, ShuttingDown
+from partita.core.errors import (
+    ModelUnavailable,
+    PayloadTooLarge,
+    QueueFull,
+    RequestError,
+    ShuttingDown,
+    WorkerDied,
+)
 from partita.engine.service_state import ServiceState
+from partita.machines.work import Job
 
 
 def refusal(name: str, state: ServiceState, failure: str | None, *, n_items: int, limit: int) -> RequestError:
@@ -18,3 +26,9 @@ def not_serving(name: str, state: ServiceState, failure: str | None) -> RequestE
     if state in (ServiceState.DRAINING, ServiceState.STOPPED):
         return ShuttingDown("the server is shutting down")
     return ModelUnavailable(f"model {name!r} is {state.value}" + (f": {failure}" if failure else ""))
+
+
+def died(job: Job, reason: str) -> WorkerDied:
+    """Return the error of a job that cannot be tried again after its worker died."""
+    when = "in the middle of this answer" if job.is_partly_answered else "twice executing this request"
+    return WorkerDied(f"the worker died {when}: {reason}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from partita.core.errors import RequestError
 from partita.engine.arena import Extent
@@ -54,6 +54,15 @@ class Sink(Protocol):
 
     def failed(self, request: "Request", error: RequestError) -> None:
         """The request ended without an answer."""
+        ...
+
+
+@runtime_checkable
+class PartSink(Sink, Protocol):
+    """Also takes parts of the answer, as they come; `answered` then has what is left of it."""
+
+    def part(self, request: "Request", data: bytes) -> None:
+        """A part is there. What the bytes mean is between the runtime and the protocol."""
         ...
 
 

@@ -113,7 +113,7 @@ class Dispatcher:
         """The instance is gone and reaped. Quarantine: what it was executing is re-run one job at a time.
 
         A batch that still waited in its channel goes back unmarked. A job whose items were being executed
-        in `MAX_DEATHS` deaths fails.
+        in `MAX_DEATHS` deaths fails, and so does one that is partly answered.
         """
         seat = self._seats.pop(instance)
         self._leases.withdraw(instance)
@@ -128,7 +128,7 @@ class Dispatcher:
         failed: list[Job] = []
         for job in dict.fromkeys(job for job, _, _ in executing.pieces):
             job.deaths += 1
-            if job.deaths >= MAX_DEATHS and not job.ended:
+            if (job.deaths >= MAX_DEATHS or job.is_partly_answered) and not job.ended:
                 failed.append(job)
         self._give_back(executing, alone=True)
         return Lost(failed, executing, touched)
@@ -278,10 +278,28 @@ class Dispatcher:
         batch = Batch(self._next_batch_id, seat.instance, pieces, items, executions, now_s)
         if not seat.batches:
             self._leases.lease(seat.instance)
-            seat.started_s = now_s
+            seat.started_s = seat.heard_s = now_s
         seat.batches.append(batch)
         self.running_items += items
         return batch
+
+    def part_done(self, instance: int, batch_id: int, row: int, now_s: float) -> Job | None:
+        """The instance told a part of an item's answer: it is not hung, and the job cannot be tried again.
+
+        None where nobody waits for the answer any more, or this is not the batch at hand.
+        """
+        batch = self.executing(instance)
+        if batch is None or batch.batch_id != batch_id or row < 0:
+            return None
+        for job, _, count in batch.pieces:
+            if row < count:
+                if job.ended:
+                    return None
+                self._seats[instance].heard_s = now_s
+                job.is_partly_answered = True
+                return job
+            row -= count
+        return None
 
     def finish(self, instance: int, batch_id: int, now_s: float) -> Batch:
         """The instance's oldest batch was executed: its items are settled."""
@@ -297,11 +315,14 @@ class Dispatcher:
         return batch
 
     def fail(self, instance: int, batch_id: int, now_s: float) -> tuple[Batch, list[Job]]:
-        """The instance's oldest batch raised. Its jobs run again, each alone; one that was alone fails."""
+        """The instance's oldest batch raised. Its jobs run again, alone; one that was alone, or is partly
+        answered, fails.
+        """
         batch = self._settle(instance, batch_id, now_s)
-        failed = [batch.pieces[0][0]] if len(batch.pieces) == 1 else []
+        is_alone = len(batch.pieces) == 1
+        jobs = dict.fromkeys(job for job, _, _ in batch.pieces if is_alone or job.is_partly_answered)
         self._give_back(batch, alone=True)
-        return batch, [job for job in failed if not job.ended]
+        return batch, [job for job in jobs if not job.ended]
 
     def _settle(self, instance: int, batch_id: int, now_s: float) -> Batch:
         seat = self._seats[instance]
@@ -310,7 +331,7 @@ class Dispatcher:
         assert batches[0].batch_id == batch_id, (batches[0].batch_id, batch_id)
         batch = batches.popleft()
         if seat.batches:
-            seat.started_s = now_s
+            seat.started_s = seat.heard_s = now_s
         else:
             self._leases.release(instance)
         return batch
@@ -332,7 +353,7 @@ class Dispatcher:
         reason to wake, since what is missing is an idle instance or its cores.
         """
         rules = self.rules
-        times = [s.started_s + rules.execution_limit_s for s in self._seats.values() if s.batches]
+        times = [s.heard_s + rules.execution_limit_s for s in self._seats.values() if s.batches]
         if self.queue.items:
             if rules.batch_timeout_s > 0:
                 head = self.queue.head()
@@ -360,9 +381,9 @@ class Dispatcher:
         One that is still there after another such time is told again.
         """
         limit_s = self.rules.execution_limit_s
-        hung = [s for s in self._seats.values() if s.batches and now_s - s.started_s >= limit_s]
+        hung = [s for s in self._seats.values() if s.batches and now_s - s.heard_s >= limit_s]
         for seat in hung:
-            seat.started_s = now_s
+            seat.heard_s = now_s
         return [seat.instance for seat in hung]
 
     def check(self) -> None:

@@ -18,6 +18,7 @@ class Seat:
         "batches",
         "execution_s",
         "executions",
+        "heard_s",
         "instance",
         "micro_batch",
         "retiring",
@@ -33,6 +34,8 @@ class Seat:
         """Dispatched and not finished: the first executes, a second waits in the worker's channel."""
         self.started_s = 0.0
         """When the first of them began to execute, as far as the head can know."""
+        self.heard_s = 0.0
+        """When it last gave a sign of life: it began to execute, or told a part of an answer."""
         self.execution_s = 0.0
         """What one full execution has taken lately, its part of handing it over included; 0 = not known."""
 

@@ -15,6 +15,7 @@ class Job:
         "admitted_s",
         "deaths",
         "ended",
+        "is_partly_answered",
         "lane",
         "n_items",
         "next_item",
@@ -37,6 +38,8 @@ class Job:
         self.deaths = 0
         """Worker deaths that items of this job were being executed in."""
         self.ended = False
+        self.is_partly_answered = False
+        """Whether a part of its answer is with its client, so that it cannot be tried again."""
 
     @property
     def has_started(self) -> bool:

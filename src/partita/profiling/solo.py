@@ -27,6 +27,7 @@ from partita.wire.messages import (
     Chunk,
     Execute,
     Output,
+    PartDone,
     Ready,
     Start,
     StartFailed,
@@ -217,6 +218,8 @@ class SoloWorker:
     def done(self) -> BatchDone:
         """Wait for the batch that was sent. Raises `ExecutionFailed`."""
         message = self._receive(self._limit_s, "one batch")
+        while isinstance(message, PartDone):  # of a call that wanted its answer in parts
+            message = self._receive(self._limit_s, "one batch")
         match message:
             case BatchDone():
                 if message.output_arena_bytes and self._outputs is not None:

@@ -19,6 +19,7 @@ from partita.engine.service import Service
 from partita.engine.statistics import LATENCY_BOUNDS_S, Statistics
 from partita.machines.handover import Stage
 from partita.protocols.http.listener import Listener
+from partita.protocols.torchserve.gpu_gauges import GpuGauges
 from partita.protocols.torchserve.metrics import TorchServeCollector
 
 _LABELS = ("model", "version")
@@ -190,14 +191,16 @@ class _Named(CollectorRegistry):
                 yield family
 
 
-def metrics_route(engine: Engine, listeners: Mapping[str, Listener]) -> Route:
+def metrics_route(engine: Engine, listeners: Mapping[str, Listener], gpus: GpuGauges) -> Route:
     """Return ``GET /metrics`` over an engine and the HTTP ports by name; ``?name[]=`` chooses some."""
     registry = CollectorRegistry(auto_describe=True)
     registry.register(EngineCollector(engine, listeners))
     registry.register(TorchServeCollector(engine))
+    registry.register(gpus)
 
     async def metrics(request: Request) -> Response:
         """Metrics in Prometheus' text format; `name[]` chooses some."""
+        await gpus.read()
         names = request.query_params.getlist("name[]")
         chosen = _Named(registry, frozenset(names)) if names else registry
         return Response(generate_latest(chosen), media_type=CONTENT_TYPE_LATEST)

@@ -1,15 +1,19 @@
 """The GPUs of this machine, asked of the driver: nothing numeric is imported for it."""
 
+import asyncio
 import csv
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from partita.core.devices import MIB
 
-ASK = ("--query-gpu=index,memory.total", "--format=csv,noheader,nounits")
+_AS_TABLE = "--format=csv,noheader,nounits"
+ASK = ("--query-gpu=index,memory.total", _AS_TABLE)
+ASK_USE = ("--query-gpu=index,utilization.gpu,memory.used,memory.total", _AS_TABLE)
 _LIMIT_S = 10.0
 
 
@@ -34,6 +38,51 @@ def gpu_memory(
             pass
     found = dict.fromkeys(range(len(list((root / "proc/driver/nvidia/gpus").glob("*/information")))))
     return _visible(found, environ)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What one GPU does at the moment."""
+
+    index: int
+    busy_percent: float | None
+    """None = the driver does not say; so with the others."""
+    used_bytes: int | None
+    total_bytes: int | None
+
+
+async def gpus_in_use(command: str = "nvidia-smi") -> tuple[GpuUse, ...]:
+    """Return what every NVIDIA GPU does now, by its number; () where there is none, or nobody to ask."""
+    program = shutil.which(command)
+    if program is None:
+        return ()
+    try:
+        asked = await asyncio.create_subprocess_exec(
+            program, *ASK_USE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+    except OSError:
+        return ()
+    try:
+        async with asyncio.timeout(_LIMIT_S):
+            said, _ = await asked.communicate()
+        return tuple(_uses(said.decode("utf-8", "replace"))) if not asked.returncode else ()
+    except (TimeoutError, ValueError):
+        return ()
+    finally:
+        if asked.returncode is None:
+            asked.kill()
+            await asked.wait()
+
+
+def _uses(table: str) -> Iterator[GpuUse]:
+    """Read lines of ``index, percent, MiB, MiB``. Raises `ValueError`."""
+    for row in csv.reader(table.splitlines(), skipinitialspace=True):
+        if row:
+            index, busy, used, total = (int(field) if field.strip().isdecimal() else None for field in row)
+            if index is None:
+                raise ValueError(f"{row[0]!r} is not the number of a GPU")
+            memory = [None if mib is None else mib * MIB for mib in (used, total)]
+            yield GpuUse(index, busy, *memory)
 
 
 def _visible(found: dict[int, int | None], environ: Mapping[str, str] | None) -> dict[int, int | None]:

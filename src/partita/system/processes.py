@@ -248,3 +248,12 @@ def spawn_worker(
     finally:
         channel_socket.close()
     return WorkerProcess(popen, name=name)
+
+
+def exit_reason(code: int | None) -> str:
+    """Return how a worker process ended, in words; None = not known."""
+    if code is None:
+        return "the worker process ended"
+    if code < 0:
+        return f"the worker process was ended by signal {-code}"
+    return f"the worker process exited with status {code}"

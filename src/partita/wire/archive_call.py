@@ -34,6 +34,8 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     headers: tuple[tuple[str, str], ...] = ()
     is_probe: bool = False
     """Whether it is to be answered without asking the handler."""
+    takes_parts: bool = False
+    """Whether parts of its answer are wanted as soon as they are there; else all of it is one."""
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):

@@ -9,6 +9,9 @@ import msgspec
 
 from partita.core.tensors import Signature, TensorSpec
 
+PART_BYTES = 64 << 10
+"""Content of one part of an answer; more goes in several."""
+
 
 class Message(msgspec.Struct, frozen=True, array_like=False, tag=True, omit_defaults=True):
     """Root of all messages: a plain map with a ``type`` tag on the wire."""
@@ -165,6 +168,19 @@ class BatchDone(Message, frozen=True):
     """What the handler's metrics have come to since the last batch."""
 
 
+class PartDone(Message, frozen=True):
+    """A part of the answer to one item of the batch that is being executed, ahead of the rest.
+
+    The one case where data of an answer travel here: parts are small, and nobody knows how many will come.
+    """
+
+    batch_id: int
+    row: int
+    """Which item of the batch."""
+    part: bytes
+    """At most `PART_BYTES` of content, as the runtime and the protocol agree on it."""
+
+
 class BatchFailed(Message, frozen=True):
     """The model or the user's code raised on this batch; nothing was written."""
 
@@ -174,6 +190,6 @@ class BatchFailed(Message, frozen=True):
 
 
 HeadToWorker = Start | Execute | Stop
-WorkerToHead = Ready | StartFailed | BatchDone | BatchFailed
+WorkerToHead = Ready | StartFailed | PartDone | BatchDone | BatchFailed
 HeadToHost = Adopt | Stop
 HostToHead = Left

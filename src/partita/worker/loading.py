@@ -21,7 +21,7 @@ from partita.worker.gpus.staging import StagedRuntime, Staging
 from partita.worker.handlers import Stages, load_stages
 from partita.worker.network import Network
 from partita.worker.pipeline import Run, make_pipeline
-from partita.worker.runtimes.interface import LoadRequest, Runtime
+from partita.worker.runtimes.interface import LoadRequest, Runtime, SendPart
 from partita.worker.runtimes.registry import runtime_loader
 from partita.worker.user_code import describe, load_class
 from partita.worker.warmup import Observed, observed_outputs, warm_up
@@ -44,6 +44,8 @@ class LoadedModel:
     warnings: tuple[str, ...] = ()
     take_metrics: Callable[[], tuple[Measured, ...]] | None = None
     """Returns what a handler has measured since the last time; None = it measures nothing."""
+    offer_parts: Callable[[SendPart], None] | None = None
+    """Tells the runtime where parts of answers may go while it executes; None = it has none."""
 
 
 def load_model(start: Start, held: ExitStack) -> LoadedModel:
@@ -97,6 +99,7 @@ def load_model(start: Start, held: ExitStack) -> LoadedModel:
         memory=_memory(start, observed, batched=signature.batched),
         warnings=_warnings(observed, stages, runtime, start),
         take_metrics=getattr(runtime, "take_metrics", None),
+        offer_parts=getattr(runtime, "offer_parts", None),
     )
 
 

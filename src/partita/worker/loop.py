@@ -7,11 +7,12 @@ from time import perf_counter_ns
 from partita.core.errors import ConnectionClosed
 from partita.system.channels import Channel
 from partita.wire.codec import decode_from_head, encode
-from partita.wire.messages import BatchDone, BatchFailed, Execute, Measured
+from partita.wire.messages import BatchDone, BatchFailed, Execute, Measured, PartDone
 from partita.worker.arena import OutputArena
 from partita.worker.gather import Gather
 from partita.worker.pipeline import Run
 from partita.worker.results import Part, Results
+from partita.worker.runtimes.interface import SendPart
 from partita.worker.user_code import describe
 
 
@@ -28,6 +29,7 @@ class Loop:
         arena: OutputArena,
         user_folder: Path | None = None,
         take_metrics: Callable[[], tuple[Measured, ...]] | None = None,
+        offer_parts: Callable[[SendPart], None] | None = None,
     ) -> None:
         self._channel = channel
         self._run = run
@@ -39,6 +41,11 @@ class Loop:
         self._take_metrics = take_metrics
         """Returns what a handler has measured since the last time; None = it measures nothing."""
         self._stopping = False
+        self._batch_id = 0
+        self._first_row = 0
+        """Item of the batch that the execution at hand begins with."""
+        if offer_parts is not None:
+            offer_parts(self._send_part)
 
     def stop(self) -> None:
         """Finish the batch at hand and return from `run`; safe in a signal handler."""
@@ -59,6 +66,7 @@ class Loop:
 
     def _execute(self, message: Execute) -> BatchDone | BatchFailed:
         started = perf_counter_ns()
+        self._batch_id, self._first_row = message.batch_id, 0
         try:
             parts, infer_ns = self._run_parts(message)
             outputs = self._arena.write(message.slot, parts)
@@ -71,6 +79,9 @@ class Loop:
         measured = () if self._take_metrics is None else self._take_metrics()
         return BatchDone(message.batch_id, outputs, perf_counter_ns() - started, infer_ns, grown, measured)
 
+    def _send_part(self, row: int, part: bytes) -> None:
+        self._channel.send(encode(PartDone(self._batch_id, self._first_row + row, part)))
+
     def _run_parts(self, message: Execute) -> tuple[list[Part], int]:
         executions = message.executions
         if len(executions) <= 1:
@@ -81,7 +92,7 @@ class Loop:
         total_ns = 0
         pieces = list(split(sum(chunk.rows for chunk in message.chunks), executions))
         arrays = self._gather.parts(message, [stop - start for start, stop, _ in pieces])
-        for (_, _, size), (piece, rows) in zip(pieces, arrays, strict=True):
+        for (self._first_row, _, size), (piece, rows) in zip(pieces, arrays, strict=True):
             outputs, infer_ns = self._run(piece, rows, size)
             parts.append(self._results.ordered(outputs, rows))
             total_ns += infer_ns

@@ -63,6 +63,7 @@ def serve(
             arena=arena,
             user_folder=model.user_folder,
             take_metrics=model.take_metrics,
+            offer_parts=model.offer_parts,
         )
         on_loaded(loop)
         outputs_fd = arena.reopen_read_only()

@@ -1,6 +1,7 @@
 """One call with one answer, as a handler: bytes to a message, a message to bytes, errors to statuses."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import grpc
@@ -15,6 +16,8 @@ AsyncMethod = Callable[[Any, str | None], Awaitable[Any]]
 """The same, waited for, with the call's ``authorization``."""
 TimedMethod = Callable[[Any, str | None, float | None], Awaitable[Any]]
 """The same, with what is left of the call's deadline, seconds."""
+StreamMethod = Callable[[Any, str | None, float | None], AsyncGenerator[Any, None]]
+"""The same, with several responses, each as soon as it is there."""
 StatusOf = Callable[[PartitaError], tuple[grpc.StatusCode, str]]
 """The status and text that an error is answered with."""
 
@@ -29,7 +32,6 @@ def unary(
     """Return a handler; `message` is the class of its requests."""
 
     async def answer(data: bytes, context: Any) -> bytes:
-        given = {key: value for key, value in context.invocation_metadata() or () if key == "authorization"}
         more = (context.time_remaining(),) if is_timed else ()
         try:
             request = message.FromString(data)
@@ -37,13 +39,39 @@ def unary(
             name = message.DESCRIPTOR.name
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message is not a {name}")
         try:
-            response = await method(request, given.get("authorization"), *more)
+            response = await method(request, _authorization(context), *more)
         except PartitaError as error:
             await context.abort(*says(error))
         packed: bytes = response.SerializeToString()
         return packed
 
     return grpc.unary_unary_rpc_method_handler(answer)
+
+
+def one_to_many(message: Any, method: StreamMethod, *, says: StatusOf = _ours) -> grpc.RpcMethodHandler:
+    """Return a handler whose method yields responses one by one."""
+
+    async def answer(data: bytes, context: Any) -> None:
+        try:
+            request = message.FromString(data)
+        except DecodeError:
+            name = message.DESCRIPTOR.name
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message is not a {name}")
+        try:
+            async with aclosing(
+                method(request, _authorization(context), context.time_remaining())
+            ) as responses:
+                async for response in responses:
+                    await context.write(response.SerializeToString())
+        except PartitaError as error:
+            await context.abort(*says(error))
+
+    return grpc.unary_stream_rpc_method_handler(answer)
+
+
+def _authorization(context: Any) -> str | None:
+    given = {key: value for key, value in context.invocation_metadata() or () if key == "authorization"}
+    return given.get("authorization")
 
 
 def at_once(method: Method) -> AsyncMethod:

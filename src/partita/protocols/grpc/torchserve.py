@@ -1,12 +1,14 @@
 """TorchServe's two services over gRPC: inference and management."""
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import grpc
 
 from partita.core.errors import InvalidRequest, PartitaError
 from partita.protocols.access import Access
-from partita.protocols.grpc.handlers import AsyncMethod, at_once, unary
+from partita.protocols.grpc.handlers import AsyncMethod, at_once, one_to_many, unary
 from partita.protocols.grpc.pool import message_classes
 from partita.protocols.torchserve.archives import HandlerStatus, content_of, is_archive
 from partita.protocols.torchserve.fields import Part
@@ -80,7 +82,12 @@ class TorchServeGrpc:
         """Return the services."""
         inference, management = INFERENCE_CLASSES, MANAGEMENT_CLASSES
         predict = unary(inference["PredictionsRequest"], self.predict, says=_says, is_timed=True)
-        methods = {"Ping": unary(inference["Nothing"], at_once(self.ping)), "Predictions": predict}
+        stream = one_to_many(inference["PredictionsRequest"], self.predict_in_parts, says=_says)
+        methods = {
+            "Ping": unary(inference["Nothing"], at_once(self.ping)),
+            "Predictions": predict,
+            "StreamPredictions": stream,
+        }
         services = [grpc.method_handlers_generic_handler(f"{INFERENCE}.InferenceAPIsService", methods)]
         if self._access is not None:
             changes: dict[str, AsyncMethod] = {
@@ -116,6 +123,20 @@ class TorchServeGrpc:
         values = await self._predictor.predict(service, dict(request.input), left_s)
         prediction = values if isinstance(values, bytes) else pretty(values)
         return INFERENCE_CLASSES["PredictionResponse"](prediction=prediction)
+
+    async def predict_in_parts(
+        self, request: Any, authorization: str | None, left_s: float | None
+    ) -> AsyncGenerator[Any, None]:
+        """The same, each part of an archive's answer as soon as it is there; of other models the answer."""
+        service = self._predictor.find(request.model_name, request.model_version, authorization)
+        if not is_archive(service) or not request.input:
+            yield await self.predict(request, authorization, left_s)
+            return
+        parts = [Part(name, "", value) for name, value in request.input.items()]
+        answers = self._predictor.answers(service, request_id(None), parts, (), left_s)
+        async with aclosing(answers):
+            async for answer, _ in answers:
+                yield INFERENCE_CLASSES["PredictionResponse"](prediction=content_of(answer))
 
     def _guarded(self, method: AsyncMethod) -> AsyncMethod:
         async def guarded(request: Any, authorization: str | None) -> Any:

@@ -11,13 +11,13 @@ from partita.core.errors import InvalidRequest, PayloadTooLarge
 from partita.protocols.http.compression import COMPRESS_FROM_BYTES, compressed, decompressed
 from partita.protocols.http.connection import Connection
 from partita.protocols.http.heads import RequestHead
-from partita.protocols.http.responses import error_response, response_head
+from partita.protocols.http.responses import chunked_head, error_response, response_head
 
 log = logging.getLogger(__name__)
 
 
 class AsgiBridge:
-    """Runs one application call per request and sends what it answered as one response."""
+    """Runs one application call per request and sends what it answered as one response, or in chunks."""
 
     def __init__(self, app: ASGIApp, loop: asyncio.AbstractEventLoop, *, max_body_bytes: int) -> None:
         self._app = app
@@ -55,6 +55,7 @@ class AsgiBridge:
         received = False
         start: Message = {"status": 500, "headers": []}
         parts: list[bytes] = []
+        takes_chunks = head.http_version == "1.1" and head.method != "HEAD"
 
         async def receive() -> Message:
             nonlocal received
@@ -68,23 +69,42 @@ class AsgiBridge:
             if message["type"] == "http.response.start":
                 start = message
             elif message["type"] == "http.response.body":
-                parts.append(bytes(message.get("body", b"")))
+                body = bytes(message.get("body", b""))
+                if message.get("more_body") and takes_chunks and not connection.has_begun:
+                    connection.begin(chunked_head(start["status"], _own_headers(connection, head, start)))
+                if connection.has_begun:
+                    connection.more(body)
+                else:
+                    parts.append(body)
 
         try:
             await self._app(_scope(connection, head), receive, send)
         except Exception:
+            if connection.has_begun:
+                log.warning("%s %s: the answer ends in its middle", head.method, head.path)
+                connection.break_off()
+                return
             log.exception("%s %s failed", head.method, head.path)
             connection.respond(error_response(500, "internal error", close=False))
             return
+        if connection.has_begun:
+            connection.end()
+            return
         content = b"".join(parts)
-        headers = [(k, v) for k, v in start["headers"] if k.lower() not in (b"content-length", b"connection")]
-        if len(headers) < len(start["headers"]) and (b"connection", b"close") in start["headers"]:
-            connection.head = replace(head, keep_alive=False)
+        headers = _own_headers(connection, head, start)
         if head.response_coding and len(content) >= COMPRESS_FROM_BYTES:
             content = compressed(content, head.response_coding)
             headers.append((b"content-encoding", head.response_coding.encode()))
         text = response_head(start["status"], headers, len(content))
         connection.respond(text if head.method == "HEAD" else text + content)
+
+
+def _own_headers(connection: Connection, head: RequestHead, start: Message) -> list[tuple[bytes, bytes]]:
+    """Return the application's headers; that it wants to close is noted at the connection."""
+    given: list[tuple[bytes, bytes]] = list(start["headers"])
+    if (b"connection", b"close") in given:
+        connection.head = replace(head, keep_alive=False)
+    return [(k, v) for k, v in given if k.lower() not in (b"content-length", b"connection")]
 
 
 def _scope(connection: Connection, head: RequestHead) -> dict[str, Any]:

@@ -1,18 +1,22 @@
 """One client connection: frames requests, answers them in order, and keeps to the limits."""
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from partita.core.errors import InvalidRequest, PayloadTooLarge
 from partita.protocols.http.chunked import ChunkedBody
 from partita.protocols.http.heads import RequestHead
-from partita.protocols.http.responses import CONTINUE, error_response, with_close, with_lines
+from partita.protocols.http.responses import CONTINUE, LAST_CHUNK, error_response, with_close, with_lines
 
 if TYPE_CHECKING:
     from partita.protocols.http.listener import Listener
 
 WRITE_BUFFER_BYTES = 1 << 20
 """Unsent bytes above which nothing more is read from the client."""
+
+MAX_UNREAD_BYTES = 16 << 20
+"""Of a response in chunks; a client that has more of it unread is cut off."""
 
 
 class Repeat:
@@ -49,13 +53,13 @@ class Handler(Protocol):
 class Connection(asyncio.Protocol):
     """Reads one request at a time; bytes of the next ones wait until it is answered.
 
-    A handler takes the request in `Handler.handle` and calls `respond` once, then or later. If the client
-    goes away first, `Handler.abandoned` is called instead.
+    A handler takes the request in `Handler.handle` and calls `respond` once, then or later; or `begin`, then
+    `more` as often as it likes, and `end`. If the client goes away first, `Handler.abandoned` is called.
     """
 
     __slots__ = (
         "_armed", "_buffer", "_chunked", "_listener", "_missing", "_parts", "_reading", "_unsent", "_writing",
-        "head", "is_busy", "is_closing", "pending", "repeat", "since_tick", "transport",
+        "has_begun", "head", "is_busy", "is_closing", "pending", "repeat", "since_tick", "transport",
     )  # fmt: skip
 
     def __init__(self, listener: "Listener") -> None:
@@ -76,6 +80,8 @@ class Connection(asyncio.Protocol):
         """Head of the request that is being read or answered."""
         self.is_busy = False
         """Whether a request is with its handler."""
+        self.has_begun = False
+        """Whether a response in chunks is under way."""
         self.is_closing = False
         self.pending: Any = None
         """The handler's own, for `Handler.abandoned`."""
@@ -99,6 +105,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Tell the handler that nobody waits any more."""
         self.is_closing = True
+        self.has_begun = False
         self._buffer = b""
         self._parts = []
         self._listener.forget(self)
@@ -260,6 +267,51 @@ class Connection(asyncio.Protocol):
             listener.loop.call_soon(self._continue)
         elif self._writing:
             self._armed = self.repeat
+
+    def begin(self, response: bytes) -> None:
+        """Send the head of a response to the request at hand whose content comes in chunks."""
+        head = self.head
+        if not self.is_busy or head is None:
+            return
+        self.has_begun = True
+        if head.added:
+            response = with_lines(response, head.added)
+        closes = not head.keep_alive or self._listener.is_draining
+        self.transport.write(with_close(response) if closes else response)
+
+    def more(self, data: bytes) -> None:
+        """Send a chunk. A client that does not read them is cut off before they fill the memory."""
+        if not (self.has_begun and self.is_busy and data):
+            return
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        unread = self.transport.get_write_buffer_size()
+        if not unread:
+            self.since_tick = self._listener.tick
+        elif unread > MAX_UNREAD_BYTES:
+            self.transport.abort()
+
+    def end(self, data: bytes = b"") -> None:
+        """Send the last chunk, then read on (or close, as the request's head said)."""
+        self.more(data)
+        head = self.head
+        if not (self.has_begun and self.is_busy) or head is None:
+            return
+        self.has_begun = False
+        if head.keep_alive and not self._listener.is_draining:
+            self.head = replace(head, added=b"")
+            self.respond(LAST_CHUNK)
+            return
+        self.is_busy = False
+        self.pending = self.head = None
+        self.transport.write(LAST_CHUNK)
+        self._close()
+
+    def break_off(self) -> None:
+        """Close within a response in chunks: that the last one is missing says that it is not whole."""
+        if self.has_begun and self.is_busy:
+            self.has_begun = self.is_busy = False
+            self.pending = self.head = None
+            self._close()
 
     def _continue(self) -> None:
         if self.is_closing or self.is_busy or not self._writing or self.head is not None:

@@ -6,6 +6,7 @@ from http import HTTPStatus
 import msgspec
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
 
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("ascii") for status in HTTPStatus
@@ -17,6 +18,13 @@ def response_head(status: int, headers: Iterable[tuple[bytes, bytes]], length: i
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
     fields = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
     return line + fields + b"content-length: %d\r\n\r\n" % length
+
+
+def chunked_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the same for a response whose length nobody knows yet: its content comes in chunks."""
+    line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+    fields = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+    return line + fields + b"transfer-encoding: chunked\r\n\r\n"
 
 
 def with_close(response: bytes) -> bytes:

@@ -30,11 +30,19 @@ def speaks_oip(service: Service) -> bool:
 
 
 def asked_archive(
-    service: Service, request_id: str, parts: Iterable[Part], headers: Sequence[tuple[str, str]]
+    service: Service,
+    request_id: str,
+    parts: Iterable[Part],
+    headers: Sequence[tuple[str, str]],
+    *,
+    takes_parts: bool = False,
 ) -> Asked:
-    """Return a request to an archive: the body's parts, and the headers."""
+    """Return a request to an archive: the body's parts, and the headers.
+
+    `takes_parts` = its sink is a `PartSink`, which gets parts of the answer as soon as they are told.
+    """
     fields = tuple(Field(part.name, part.content_type, part.value) for part in parts)
-    element = pack_call(Call(request_id, fields, tuple(headers)))
+    element = pack_call(Call(request_id, fields, tuple(headers), takes_parts=takes_parts))
     return Asked(service.signature, {INPUT: [element]}, service.memo.setdefault("torchserve", {}))
 
 

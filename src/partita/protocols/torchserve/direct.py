@@ -9,7 +9,7 @@ from partita.engine.service import Service
 from partita.protocols.http.compression import COMPRESS_FROM_BYTES, compressed
 from partita.protocols.http.connection import Connection
 from partita.protocols.http.heads import RequestHead
-from partita.protocols.http.responses import response_head
+from partita.protocols.http.responses import chunked_head, response_head
 from partita.protocols.torchserve.archives import (
     answer_in,
     asked_archive,
@@ -21,6 +21,7 @@ from partita.protocols.torchserve.fields import fields_of, parts_of
 from partita.protocols.torchserve.predictions import Predictor
 from partita.protocols.torchserve.replies import HEADERS, error_document, media_of, pretty, request_id
 from partita.protocols.torchserve.tensors import Asked, by_input, values_of
+from partita.wire.archive_call import Answer, unpack_answer
 
 PREFIX = "/predictions/"
 MEMO_ENTRIES = 1024
@@ -28,7 +29,7 @@ _COMMON = [(name.lower().encode(), value.encode()) for name, value in HEADERS.it
 
 
 class DirectPredictions:
-    """Submits predictions and answers their connections. The engine's `Sink` for them."""
+    """Submits predictions and answers their connections. The engine's `PartSink` for them."""
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
@@ -49,10 +50,11 @@ class DirectPredictions:
     ) -> None:
         kind = header_text(head, b"content-type") or ""
         if is_archive(service):
-            asked = asked_archive(service, name, parts_of(body, kind), self._headers(head))
+            given, takes_parts = parts_of(body, kind), head.http_version == "1.1"
+            asked = asked_archive(service, name, given, self._headers(head), takes_parts=takes_parts)
         else:
-            given = by_input(service.signature, fields_of(body, kind))
-            asked = Asked(service.signature, given, service.memo.setdefault("torchserve", {}))
+            values = by_input(service.signature, fields_of(body, kind))
+            asked = Asked(service.signature, values, service.memo.setdefault("torchserve", {}))
         context = (connection, asked.is_single, service, name)
         connection.pending = asked.submit(service, self, context)
 
@@ -71,15 +73,24 @@ class DirectPredictions:
         parts = head.path.removeprefix(PREFIX).split("/", maxsplit=2)
         return [*headers, ("url_path", parts[2])] if len(parts) > 2 else headers
 
-    # --- Sink -------------------------------------------------------------------------------------
+    # --- PartSink ---------------------------------------------------------------------------------
+
+    def part(self, request: Request, data: bytes) -> None:
+        """Write a part of an archive's answer, the first below the response's head."""
+        connection, _, _, name = request.context
+        answer = unpack_answer(data)
+        if not connection.has_begun:
+            status, _, ((_, media), *more) = response_of(answer)
+            _close_after(connection, status)
+            connection.begin(chunked_head(status, _headers(name, media, more)))
+        connection.more(answer.body)
 
     def answered(self, request: Request, outputs: Sequence[Buffer], shapes: Shapes) -> None:
         """Write the response from the worker's memory."""
         connection, is_single, service, name = request.context
         try:
             if is_archive(service):
-                status, body, given = response_of(answer_in(outputs))
-                _finish(connection, name, status, body, given)
+                _answer(connection, name, answer_in(outputs))
                 return
             values = values_of(service.signature, outputs, shapes, is_single=is_single)
         except RequestError as error:
@@ -95,8 +106,21 @@ class DirectPredictions:
         _fail(request.context[0], error, request.context[3])
 
 
+def _answer(connection: Connection, name: str, answer: Answer) -> None:
+    """Answer what a handler did, or what of it is left; no error can be told any more after a part."""
+    if not connection.has_begun:
+        _finish(connection, name, *response_of(answer))
+    elif answer.error:
+        connection.break_off()
+    else:
+        connection.end(answer.body)
+
+
 def _fail(connection: Connection, error: PartitaError, name: str) -> None:
     """Answer with an error, and close, as TorchServe does."""
+    if connection.has_begun:
+        connection.break_off()
+        return
     document = error_document(error)
     _finish(connection, name, document["code"], pretty(document), [("content-type", "application/json")])
 
@@ -107,9 +131,13 @@ def _finish(
     """Answer, and close after an error."""
     (_, media), *more = headers
     response = http_response(connection, name, status, body, media, more)
+    _close_after(connection, status)
+    connection.respond(response)
+
+
+def _close_after(connection: Connection, status: int) -> None:
     if status >= 400 and connection.head is not None:
         connection.head = replace(connection.head, keep_alive=False)
-    connection.respond(response)
 
 
 def http_response(
@@ -122,16 +150,20 @@ def http_response(
 ) -> bytes:
     """Return a whole response with TorchServe's headers."""
     head = connection.head
-    headers = [
+    headers = _headers(name, media, more)
+    if head is not None and head.response_coding and len(body) >= COMPRESS_FROM_BYTES:
+        body = compressed(body, head.response_coding)
+        headers.append((b"content-encoding", head.response_coding.encode()))
+    return response_head(status, headers, len(body)) + body
+
+
+def _headers(name: str, media: str, more: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [
         (b"content-type", media.encode("latin-1")),
         *((key.encode("latin-1"), value.encode("latin-1")) for key, value in more),
         (b"x-request-id", name.encode("latin-1", "replace")),
         *_COMMON,
     ]
-    if head is not None and head.response_coding and len(body) >= COMPRESS_FROM_BYTES:
-        body = compressed(body, head.response_coding)
-        headers.append((b"content-encoding", head.response_coding.encode()))
-    return response_head(status, headers, len(body)) + body
 
 
 def header_text(head: RequestHead, name: bytes) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from partita.core.errors import RequestError
+from partita.core.errors import InvalidRequest, RequestError
 from partita.engine.observing import INCOMING, say_request_id
 from partita.engine.request import Buffer, Request, Shapes
 from partita.engine.service import Service
@@ -49,6 +49,9 @@ class EnvelopedInference:
             return False
         self._predictor.check(header_text(head, b"authorization"))
         name, body = request_id(header_text(head, b"x-request-id")), data[start:]
+        if head.inference_header_length not in (None, len(body)):
+            text = "takes the protocol's JSON alone: send the tensors' data in it, without binary_data"
+            raise InvalidRequest(f"the handler of model {service.name!r} {text}")
         headers = header_list((k.decode("latin-1"), v.decode("latin-1")) for k, v in head.headers)
         parts = parts_of(body, header_text(head, b"content-type") or "")
         asked = asked_archive(service, name, parts, headers)

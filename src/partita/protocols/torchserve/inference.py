@@ -1,20 +1,22 @@
 """TorchServe's inference API: predictions, and whether the server is healthy."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from partita.core.errors import InvalidRequest, PartitaError
 from partita.engine.service import Service
-from partita.protocols.torchserve.archives import header_list, is_archive, response_of
+from partita.protocols.torchserve.archives import HandlerStatus, header_list, is_archive, response_of
 from partita.protocols.torchserve.fields import Part, fields_of, parts_of
 from partita.protocols.torchserve.predictions import Prediction, Predictor
 from partita.protocols.torchserve.replies import (
+    headers_of,
     http_error,
     known_error,
     media_of,
@@ -23,6 +25,7 @@ from partita.protocols.torchserve.replies import (
     status_reply,
 )
 from partita.protocols.torchserve.tensors import Asked, from_object
+from partita.wire.archive_call import Answer
 
 ANY = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 PREFIXES = ("/ping", "/predictions", "/explanations", "/invocations", "/models/")
@@ -106,13 +109,11 @@ class TorchServeInference:
         if extra := request.path_params.get("extra"):
             headers.append(("url_path", extra))
         name = request_id(request.headers.get("x-request-id"))
-        status, content, (media, *own) = response_of(
-            await self._predictor.call(service, name, parts, headers)
-        )
-        response = reply(request, content, status, media[1])
-        for header, value in own:
-            response.headers[header] = value
-        return response
+        if request.scope["http_version"] != "1.1":
+            return _reply(request, response_of(await self._predictor.call(service, name, parts, headers)))
+        answers = self._predictor.answers(service, name, parts, headers)
+        first, is_all = await anext(answers)
+        return _reply(request, response_of(first), None if is_all else answers)
 
     async def explain(self, request: Request) -> Response:
         """Explain a prediction, which archives' handlers may."""
@@ -143,6 +144,31 @@ class TorchServeInference:
 
     def _service(self, request: Request, model: str, version: str) -> Service:
         return self._predictor.find(model, version, request.headers.get("authorization"))
+
+
+def _reply(
+    request: Request,
+    response: tuple[int, bytes, list[tuple[str, str]]],
+    more: AsyncIterator[tuple[Answer, bool]] | None = None,
+) -> Response:
+    """Return what an archive answered as a response: whole, or in chunks as they come."""
+    status, content, ((_, media), *own) = response
+    if more is None:
+        made: Response = reply(request, content, status, media)
+    else:
+        made = StreamingResponse(_chunks(content, more), status, headers_of(request, status), media)
+    for header, value in own:
+        made.headers[header] = value
+    return made
+
+
+async def _chunks(first: bytes, more: AsyncIterator[tuple[Answer, bool]]) -> AsyncIterator[bytes]:
+    """Yield the content; raises where the handler fails in the middle of its answer."""
+    yield first
+    async for answer, _ in more:
+        if answer.error:
+            raise HandlerStatus(answer.status, answer.error)
+        yield answer.body
 
 
 def _document(body: bytes) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from partita.engine.engine import Engine
 from partita.engine.statistics import Statistics
+from partita.protocols.torchserve.gpu_gauges import NAMES as GPU_NAMES
 from partita.protocols.torchserve.replies import ERRORS
 from partita.system.memory import available_bytes, total_bytes
 
@@ -122,7 +123,7 @@ _RESERVED = frozenset(
     (
         *("Requests2XX", "Requests4XX", "Requests5XX", "QueueTime", "WorkerThreadTime", "WorkerLoadTime"),
         *("CPUUtilization", "MemoryUsed", "MemoryAvailable", "MemoryUtilization"),
-        *("DiskUsage", "DiskAvailable", "DiskUtilization"),
+        *("DiskUsage", "DiskAvailable", "DiskUtilization", *GPU_NAMES),
     )
 )
 

@@ -1,7 +1,7 @@
 """Predictions: from fields to the engine, and back."""
 
 import asyncio
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from partita.core.errors import (
@@ -10,6 +10,7 @@ from partita.core.errors import (
     ModelUnavailable,
     NotAuthorized,
     PartitaError,
+    PayloadTooLarge,
     RequestError,
 )
 from partita.engine.engine import Engine
@@ -20,13 +21,16 @@ from partita.protocols.torchserve.archives import answer_in, asked_archive, is_a
 from partita.protocols.torchserve.fields import Part
 from partita.protocols.torchserve.replies import VersionNotFound
 from partita.protocols.torchserve.tensors import Asked, by_input, values_of
-from partita.wire.archive_call import Answer
+from partita.wire.archive_call import Answer, unpack_answer
 
 NO_WORKER = (
     'Model "{}" has no worker to serve inference request. Please use scale workers API to add workers. '
     "If this is a sequence inference, please check if it is closed, or expired; "
     "or exceeds maxSequenceJobQueueSize"
 )
+
+MAX_UNTAKEN_BYTES = 16 << 20
+"""Of parts of an answer that its client has not read."""
 
 
 class Prediction:
@@ -69,6 +73,42 @@ class Prediction:
         """Keep the error."""
         if not self.answer.done():
             self.answer.set_result(error)
+
+
+class PartedPrediction(Prediction):
+    """The same for an answer in parts; the engine's `PartSink`. Each part is kept until it is taken."""
+
+    __slots__ = ("_left", "_parts")
+
+    def __init__(self, service: Service, asked: Asked, deadline_s: float | None = None) -> None:
+        self._parts: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._left = MAX_UNTAKEN_BYTES
+        super().__init__(service, asked, deadline_s)
+        self.answer.add_done_callback(lambda _: self._parts.put_nowait(None))
+
+    def part(self, request: Request, data: bytes) -> None:
+        """Keep a part; who takes none gets no more."""
+        self._left -= len(data)
+        if self._left >= 0:
+            self._parts.put_nowait(data)
+            return
+        self._service.cancel(request)
+        if not self.answer.done():
+            text = f"more than {MAX_UNTAKEN_BYTES} bytes of the answer's parts were not read"
+            self.answer.set_result(PayloadTooLarge(text))
+
+    async def answers(self) -> AsyncGenerator[tuple[Answer, bool], None]:
+        """Yield the parts, and at last what is left, with whether it is that.
+
+        Who stops before cancels the request. Raises `RequestError`.
+        """
+        try:
+            while (data := await self._parts.get()) is not None:
+                self._left += len(data)
+                yield unpack_answer(data), False
+            yield await self.values(), True
+        finally:
+            self._service.cancel(self.request)
 
 
 class Predictor:
@@ -115,6 +155,18 @@ class Predictor:
         ).values()
         assert isinstance(answer, Answer)
         return answer
+
+    def answers(
+        self,
+        service: Service,
+        request_id: str,
+        parts: Iterable[Part],
+        headers: Sequence[tuple[str, str]],
+        deadline_s: float | None = None,
+    ) -> AsyncGenerator[tuple[Answer, bool], None]:
+        """Return the parts of what an archive's handler answers, each with whether it is the last."""
+        asked = asked_archive(service, request_id, parts, headers, takes_parts=True)
+        return PartedPrediction(service, asked, deadline_s).answers()
 
     async def predict(
         self, service: Service, fields: Mapping[str, bytes], deadline_s: float | None = None

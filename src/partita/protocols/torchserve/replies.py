@@ -86,10 +86,15 @@ def reply(request: Request, content: Any, status: int = 200, media: str | None =
     if not isinstance(content, bytes):
         content = pretty(content)
         media = "application/json"
+    return Response(content, status, headers_of(request, status), media)
+
+
+def headers_of(request: Request, status: int) -> dict[str, str]:
+    """Return the headers that every answer has."""
     headers = {**HEADERS, "x-request-id": request_id(request.headers.get("x-request-id"))}
     if status >= 400:
         headers["Connection"] = "close"
-    return Response(content, status, headers, media)
+    return headers
 
 
 def request_id(given: str | None) -> str:

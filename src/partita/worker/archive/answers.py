@@ -54,12 +54,13 @@ def checked(returned: Any, count: int) -> list[Any]:
     return returned
 
 
-def answer_of(value: Any, context: Context, index: int) -> Answer:
-    """Return one answer, with the status and headers that the handler has set for it."""
+def answer_of(value: Any, context: Context, index: int, before: bytes = b"") -> Answer:
+    """Return one answer, with the status and headers that the handler has set for it.
+
+    `before` is what was kept of it as it came in parts.
+    """
     body, kind = encoded(value)
-    parts = context.__dict__.get("partial_answers", {}).get(index)
-    if parts:
-        body = b"".join(encoded(part)[0] for part in parts) + body
+    body = before + body
     status, _ = context.get_response_status(index)
     headers = dict(context.get_response_headers(index))
     kind = next((headers.pop(key) for key in list(headers) if key.lower() == "content-type"), kind)

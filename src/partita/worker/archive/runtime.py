@@ -28,11 +28,12 @@ from partita.worker.archive.answers import (
 )
 from partita.worker.archive.handler import find_handler, make_ready
 from partita.worker.archive.importing import offer_ts
+from partita.worker.archive.parts import Parts
 from partita.worker.archive.ts.context import Context
 from partita.worker.archive.ts.utils.util import PredictionException
 from partita.worker.archive.ts.version import __version__
 from partita.worker.handlers import Stages
-from partita.worker.runtimes.interface import Batch, LoadRequest
+from partita.worker.runtimes.interface import Batch, LoadRequest, SendPart
 from partita.worker.user_code import describe
 
 PACKAGES = "partita-packages"
@@ -82,6 +83,11 @@ class ArchiveRuntime:
         self._failed_batches = 0
         """Batches that raised, with no request since then that raised alone."""
         self._takes_several = True
+        self._send_part: SendPart | None = None
+
+    def offer_parts(self, send: SendPart) -> None:
+        """Take whom to tell parts of answers, ahead of the rest."""
+        self._send_part = send
 
     @property
     def threads_seen(self) -> int | None:
@@ -98,9 +104,9 @@ class ArchiveRuntime:
         """Answer a batch; one after another where the handler has shown that it does not take several."""
         elements: list[bytes] = batch[INPUT].tolist()
         if len(elements) == 1:
-            answers = self._alone(elements)
+            answers = [self._alone(elements[0])]
         elif not self._takes_several or self._failed_batches >= _FAILED_BATCHES:
-            answers = [answer for element in elements for answer in self._alone([element])]
+            answers = [self._alone(element, index) for index, element in enumerate(elements)]
         else:
             answers = self._together(elements)
         array = np.empty(len(answers), dtype=object)
@@ -120,17 +126,19 @@ class ArchiveRuntime:
             self._failed_batches += 1
             raise
 
-    def _alone(self, elements: list[bytes]) -> list[bytes]:
+    def _alone(self, element: bytes, row: int = 0) -> bytes:
+        """Answer one element, that of this number in the batch."""
         try:
-            return self._answers(elements)
+            return self._answers([element], row)[0]
         except PredictionException as error:
             answer = Answer(b"", int(error.error_code), error=str(error.message))
-            return elements_of([answer], [unpack_call(elements[0]) is not None])
+            return elements_of([answer], [unpack_call(element) is not None])[0]
         except Exception:
             self._failed_batches = 0  # it was a request's own fault
             raise
 
-    def _answers(self, elements: Sequence[bytes]) -> list[bytes]:
+    def _answers(self, elements: Sequence[bytes], first: int = 0) -> list[bytes]:
+        """Answer the batch's elements from `first` on."""
         calls = [unpack_call(element) for element in elements]
         if any(call is not None and call.is_probe for call in calls):
             return [pack_answer(Answer(b"")) for _ in elements]
@@ -142,11 +150,13 @@ class ArchiveRuntime:
         context = self._context
         context.request_ids = {index: call.request_id for index, call in enumerate(told)}
         context.request_processor = [processor for _, processor in rows]
-        context.__dict__.pop("partial_answers", None)
         started_s = perf_counter()
-        returned = checked(self._handle([row for row, _ in rows], context), len(rows))
+        with Parts(context, [call.takes_parts for call in told], self._send_part, first) as parts:
+            returned = checked(self._handle([row for row, _ in rows], context), len(rows))
         context.metrics.add_time("PredictionTime", (perf_counter() - started_s) * 1000)
-        answers = [answer_of(value, context, index) for index, value in enumerate(returned)]
+        answers = [
+            answer_of(value, context, index, parts.kept(index)) for index, value in enumerate(returned)
+        ]
         return elements_of(answers, [call is not None for call in calls])
 
 

@@ -18,6 +18,9 @@ Batch = dict[str, NDArray[Any]]
 Inputs are read-only.
 """
 
+SendPart = Callable[[int, bytes], None]
+"""Takes the number of an item of the execution at hand, and a part of its answer, ahead of the rest."""
+
 _CLASS = re.compile(r":\w+$")
 
 Option = str | int | float | bool

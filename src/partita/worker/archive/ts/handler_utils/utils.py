@@ -16,9 +16,14 @@ def import_class(class_name: str, module_prefix: str | None = None) -> Any:
 def send_intermediate_predict_response(
     ret: list[Any], req_id_map: Mapping[int, str], message: str, code: int, context: Any = None
 ) -> None:
-    """Take a part of the answers; parts and the rest are answered together."""
+    """Answer parts, one to each request of the batch; what the handler returns is the last one.
+
+    Raises `ValueError` without the context, `RuntimeError` when the batch is no longer at hand.
+    """
     if context is None:
         raise ValueError("the context is needed to send a part of an answer")
-    parts = context.__dict__.setdefault("partial_answers", {})
+    parts = getattr(context, "partita_parts", None)
+    if parts is None:
+        raise RuntimeError("there is no batch at hand whose answers could have parts")
     for index, value in enumerate(ret):
-        parts.setdefault(index, []).append(value)
+        parts.take(index, value)
