@@ -284,7 +284,8 @@ def _by_hand(
 ) -> Plan:
     specs = []
     socket_of = {cpu.cpu: cpu.socket for cpu in topology.cpus}
-    free = list(cores)
+    named = {core for given in instances if given.cores is not None for core in parse_cpu_list(given.cores)}
+    free = [core for core in cores if core not in named]
     for given in instances:
         cpus = parse_cpu_list(given.cores) if given.cores is not None else ()
         if given.socket is not None and given.threads is not None:

@@ -73,6 +73,8 @@ class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True):
         _check_cores(self.cores)
         if (self.cores is None) == (self.threads is None):
             raise ValueError('an instance needs either cores = "0-3" or threads = 4')
+        if self.cores is not None and self.socket is not None:
+            raise ValueError("an instance's cores say which socket it is on; leave socket out")
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):

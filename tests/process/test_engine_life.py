@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from textwrap import dedent
 
+import numpy as np
 import pytest
 
 from partita.core.errors import InvalidInput, ModelNotFound, ModelUnavailable
@@ -200,6 +201,31 @@ def test_workers_run_where_their_plan_says(tmp_path: Path, roams: bool) -> None:
             assert os.sched_getscheduler(instance.pid) == (os.SCHED_BATCH if roams else os.SCHED_OTHER)
 
     run(main)
+
+
+def test_a_refused_pinning_is_one_warning_and_it_serves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two workers on cores that there are not, and one of them started again."""
+
+    async def main() -> None:
+        async with engine() as made:
+            service = add(made, tricky(tmp_path), plan(4, 4, cores=[(9998,), (9999,)]))
+            await service.until_ready()
+            (first, second) = service.member.instances.values()
+            await until(lambda: first.is_ready and second.is_ready)
+            for value in range(4):
+                np.testing.assert_array_equal(await ask(service, xy(value)).result(), [[[2 * value + 1, 1]]])
+            assert first.pid is not None
+            os.kill(first.pid, signal.SIGKILL)
+            await until(lambda: first.life.restarts == 1 and first.is_ready)
+            assert first.ready is not None
+            assert not first.ready.pinned
+
+    run(main)
+    (record,) = [one for one in caplog.records if "pin" in one.getMessage()]
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith("tricky: the system refuses to pin a worker to cores 999")
 
 
 HEAD = """

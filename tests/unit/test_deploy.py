@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from partita.core.errors import InvalidInput
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.profile import Profile, ProfilePoint
 from partita.core.topology import LogicalCpu, Topology
@@ -12,7 +13,7 @@ from partita.deploy import SPIN_BELOW_MS, deployments, plan_for, suited, within
 from partita.engine.instance import ModelLaunch
 from partita.planners import choices_of, planner_of
 from partita.planning.head_core import worker_cores
-from partita.settings import ModelSettings, ServerSettings
+from partita.settings import InstanceSettings, ModelSettings, ServerSettings
 from partita.sources import ModelSource
 from tests.models import linear
 
@@ -122,3 +123,32 @@ def test_at_most_one_core_is_left_to_the_head_and_none_beside_its_own(
 def test_of_a_model_without_a_profile_the_workers_get_all_cores() -> None:
     assert worker_cores(None, 4) == 4
     assert worker_cores(Profile([]), 4) == 4
+
+
+# --- plans by hand --------------------------------------------------------------------------------
+
+TWO_SOCKETS = Topology(cpus=tuple(LogicalCpu(socket=n // 4, node=n // 4, core=n, cpu=n) for n in range(8)))
+
+
+def by_hand(*instances: InstanceSettings) -> list[tuple[int, ...]]:
+    """Return the cores of each instance of a plan by hand on two sockets of four cores."""
+    settings = ModelSettings(instances=instances)
+    source = ModelSource(name="m", path=Path("m.onnx"), runtime="onnxruntime", settings=settings)
+    found = plan_for(source, TWO_SOCKETS, tuple(range(8)), None, leaves_core=True)
+    return sorted(instance.cores for instance in found.instances)
+
+
+def test_cores_and_sockets_that_the_user_gives_are_respected() -> None:
+    here, there = InstanceSettings(cores="2,6"), InstanceSettings(threads=3, socket=1)
+    assert by_hand(here) == [(2, 6)]
+    assert by_hand(there) == [(4, 5, 6)]
+    assert by_hand(here, there) == by_hand(there, here) == [(2, 6), (4, 5, 7)]
+    assert by_hand(there, InstanceSettings(threads=4)) == [(0, 1, 2, 3), (4, 5, 6)]
+
+
+def test_a_socket_without_room_is_named() -> None:
+    wanted = InstanceSettings(threads=3, socket=1)
+    with pytest.raises(InvalidInput, match=r"\[model.m\] instances: socket 1 has 1 free cores.* wants 3"):
+        by_hand(wanted, wanted)
+    with pytest.raises(InvalidInput, match="socket 2 has 0 free cores"):
+        by_hand(InstanceSettings(threads=1, socket=2))

@@ -135,8 +135,16 @@ def test_instances_that_round_robin_would_leave_no_room_for_still_fit() -> None:
 def test_a_quota_bounds_the_cores() -> None:
     machine = Topology(cpus=CPUS, quota_cores=4.5)
     assert len(place(plan(4), machine).instances[0].cores) == 4
-    with pytest.raises(NoFeasiblePlan, match="needs 5 free cores, but 4 are there"):
+    with pytest.raises(NoFeasiblePlan, match=r"needs 5 cores at once, and .* quota of 4.5 lets 4 run"):
         place(plan(5), machine)
+
+
+def test_a_quota_bounds_cores_by_hand_too() -> None:
+    machine = Topology(cpus=CPUS, quota_cores=1.5)
+    assert place(plan(given=((7,),)), machine).instances[0].cores == (7,)
+    for given in (((0, 1),), ((0,), (1,))):
+        with pytest.raises(NoFeasiblePlan, match=r"needs 2 cores at once, and .* quota of 1.5 lets 1 run"):
+            place(plan(given=given), machine)
 
 
 def expecting(ms: float | None, *threads: int, given: tuple[tuple[int, ...], ...] = ()) -> Plan:

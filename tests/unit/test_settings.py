@@ -114,6 +114,7 @@ def test_batch_timeout_follows_the_policy() -> None:
         ("[model.a]\nmax_batch = 0", r"\[model\.a\] max_batch: expected int >= 1"),
         ("[model.a]\npolicy = 'lazy'", r"policy: invalid enum value 'lazy' \(one of eager, aggregate\)"),
         ("[model.a]\ninstances = [{batch = 2}]", r'either cores = "0-3" or threads = 4'),
+        ("[model.a]\ninstances = [{cores = '1', socket = 0}]", "leave socket out"),
         ("[model.a.inputs.x]\nshape = [-1]", r"inputs: table missing required field datatype"),
         (
             "[server]\ndrain_s = 'x'",

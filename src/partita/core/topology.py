@@ -35,10 +35,15 @@ class Topology:
         return tuple(sorted({c.socket for c in self.cpus}))
 
     @property
+    def most_at_once(self) -> int | None:
+        """How many CPUs the quota lets run at once: rounded down, at least 1; None = no quota."""
+        return None if self.quota_cores is None else max(1, int(self.quota_cores))
+
+    @property
     def usable_cores(self) -> int:
         """Largest T: physical cores allowed, no more than the quota rounded down, at least 1."""
         physical = len({(c.socket, c.core) for c in self.cpus})
-        return physical if self.quota_cores is None else max(1, min(physical, int(self.quota_cores)))
+        return physical if self.most_at_once is None else min(physical, self.most_at_once)
 
     def core_order(self) -> tuple[LogicalCpu, ...]:
         """CPUs in the order to hand out: one hyperthread of every physical core first, then the rest."""

@@ -1,6 +1,7 @@
 """The engine: all services of one head, sharing one machine's cores under one set of leases."""
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from partita.engine.pacing import Pacer
 from partita.engine.service import Service
 from partita.engine.statistics import Statistics
 from partita.engine.tuning_report import TuningReport
+from partita.engine.worker_warnings import WorkerWarnings
 from partita.machines.leases import CoreLeases
 from partita.machines.tuning_pace import PaceRules
 from partita.machines.worker_life import RestartRules
@@ -32,6 +34,8 @@ from partita.system.clock import SystemClock
 from partita.system.cpus import wake_promptly
 from partita.system.shared_memory import SharedMemory
 from partita.system.spawner import Spawner
+
+log = logging.getLogger("partita")
 
 WORKER_ARGV = (sys.executable, "-P", "-m", "partita.worker")
 """How a worker is started; the engine knows no more of the worker package than this."""
@@ -69,6 +73,7 @@ class Engine:
         self._numbers = count(1)
         self._spawner = Spawner()
         self._hosts = DeviceHosts(worker_argv, self._spawner, loop)
+        self._warnings = WorkerWarnings(log.warning)
         self._has_started = False
 
     def add(self, deployment: Deployment) -> Service:
@@ -255,6 +260,7 @@ class Engine:
             clock=self._clock,
             spawner=self._spawner,
             is_aside=any(service.is_ready for service in self.services.values()),
+            warnings=self._warnings,
             hosts=self._hosts,
         )
 

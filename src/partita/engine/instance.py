@@ -13,6 +13,7 @@ from partita.core.tensors import Signature
 from partita.engine.device_host import DeviceHosts, HostedWorker, gpu_message
 from partita.engine.launch import ModelLaunch
 from partita.engine.owner import Owner
+from partita.engine.worker_warnings import WorkerWarnings
 from partita.machines.worker_life import GiveUp, Instruction, RestartRules, State, WakeAt, WorkerLife
 from partita.system.channels import Channel, channel_pair
 from partita.system.processes import WorkerProcess, exit_reason, worker_environment
@@ -56,6 +57,7 @@ class Instance:
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         spawner: Spawner,
+        warnings: WorkerWarnings,
         hosts: DeviceHosts,
         is_aside: bool = False,
     ) -> None:
@@ -73,6 +75,7 @@ class Instance:
         self._loop = loop
         self._clock = clock
         self._spawner = spawner
+        self._warnings = warnings
         self._hosts = hosts
         self._begins_aside = is_aside
         self._process: WorkerProcess | HostedWorker | None = None
@@ -290,6 +293,7 @@ class Instance:
         if isinstance(self._process, HostedWorker):
             self._process.is_loaded()
         self.ready = ready
+        self._warnings.take(self.launch.name, self.spec.affinity or self.spec.cores, ready)
         self._give_share(full=True)
         self.life.became_ready(self._clock.now_s())
         if self.is_ready:

@@ -31,8 +31,14 @@ def place(
 
     Where the instances do not fit into single sockets, some are spread over several, but only if
     `across_sockets`. Raises `InvalidInput` for cores that are unknown or named twice, `NoFeasiblePlan` where
-    cores run out.
+    cores run out, or the quota lets fewer threads run at once.
     """
+    threads, most = sum(instance.threads for instance in plan.instances), topology.most_at_once
+    if most is not None and threads > most:
+        raise NoFeasiblePlan(
+            f"plan {plan} needs {threads} cores at once, and the control group's quota of "
+            f"{topology.quota_cores:g} lets {most} run"
+        )
     order = topology.core_order()
     known = {cpu.cpu: cpu for cpu in order}
     if cores is not None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from partita.core.clock import Clock
 from partita.core.tensors import Signature
 from partita.engine.instance import ModelLaunch
+from partita.engine.worker_warnings import WorkerWarnings
 from partita.profiling.inputs import Items
 from partita.profiling.solo import InputRows, SoloWorker
 from partita.profiling.turns import AtOnce, Turn, Turns
@@ -66,10 +67,9 @@ class Bench:
         self._argv = tuple(argv)
         self._clock = clock
         self._execution_limit_s = execution_limit_s
-        self._note = note
+        self._warnings = WorkerWarnings(note)
         self._turns = turns or AtOnce()
         self._last_ms: dict[tuple[int, int], float] = {}
-        self._said: set[str] = set()
         self._workers: dict[int, SoloWorker] = {}
         self._fresh: set[SoloWorker] = set()
         """Workers that have executed nothing yet."""
@@ -185,10 +185,7 @@ class Bench:
             raise
         self._last_load_s = self._clock.now_s() - begun_s
         self.load_s = max(self.load_s, self._last_load_s)
-        for warning in ready.warnings:
-            if warning not in self._said:
-                self._said.add(warning)
-                self._note(warning)
+        self._warnings.take(self._launch.name, self._cores[:threads], ready)
         return worker
 
     def _make_room(self) -> None:

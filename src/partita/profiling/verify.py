@@ -17,6 +17,7 @@ from partita.core.errors import InvalidInput
 from partita.core.plan import InstanceSpec, Plan
 from partita.core.tensors import Signature
 from partita.engine.instance import ModelLaunch
+from partita.engine.worker_warnings import WorkerWarnings
 from partita.profiling.inputs import calibration, load_samples
 from partita.profiling.solo import InputRows, Placed, SoloWorker
 
@@ -80,6 +81,7 @@ class _Crew:
     def __init__(self, settings: VerifySettings, rows: InputRows, largest: int) -> None:
         self._settings = settings
         self._rows = rows
+        self._warnings = WorkerWarnings(settings.note)
         self._workers: dict[tuple[int, ...], SoloWorker] = {}
         self._largest = largest
         self._has_items = False
@@ -108,8 +110,7 @@ class _Crew:
             )
             self._workers[instance.cores] = worker
             ready = worker.until_ready()
-            for warning in ready.warnings:
-                settings.note(warning)
+            self._warnings.take(settings.launch.name, instance.cores, ready)
         ready_now = self._workers[instance.cores].ready
         assert ready_now is not None
         if not self._has_items:

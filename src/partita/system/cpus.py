@@ -137,8 +137,8 @@ def _listed(order: tuple[int, ...], text: str) -> tuple[int, ...]:
 
 
 def _within_quota(topology: Topology, cores: tuple[int, ...]) -> tuple[int, ...]:
-    most = len(cores) if topology.quota_cores is None else max(1, int(topology.quota_cores))
-    if len(cores) > most:
+    most = topology.most_at_once
+    if most is not None and len(cores) > most:
         raise InvalidInput(
             f"cores: {len(cores)} are asked for, but the control group's quota of {topology.quota_cores:g} "
             f"lets {most} run at once; ask for {most} or raise the quota"

@@ -67,7 +67,7 @@ def serve(
         )
         on_loaded(loop)
         outputs_fd = arena.reopen_read_only()
-        ready = _ready(model, arena, start, pinned, time.monotonic() - started_s)
+        ready = _ready(model, arena, pinned, time.monotonic() - started_s)
         try:
             channel.send(encode(ready), [outputs_fd])
         except ConnectionClosed:
@@ -78,8 +78,7 @@ def serve(
         return 0
 
 
-def _ready(model: LoadedModel, arena: OutputArena, start: Start, pinned: bool, load_s: float) -> Ready:
-    refused = () if pinned else (f"pinning to cores {list(start.cores)} was refused; running anywhere",)
+def _ready(model: LoadedModel, arena: OutputArena, pinned: bool, load_s: float) -> Ready:
     return Ready(
         signature=model.signature,
         load_s=load_s,
@@ -90,7 +89,7 @@ def _ready(model: LoadedModel, arena: OutputArena, start: Start, pinned: bool, l
         memory=model.memory,
         threads_seen=model.threads_seen,
         pinned=pinned,
-        warnings=(*refused, *model.warnings),
+        warnings=model.warnings,
     )
 
 
