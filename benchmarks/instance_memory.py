@@ -75,6 +75,7 @@ def make(folder: Path) -> list[Case]:
         ("torch-script", folder / "script.pt", {}),
         ("onnxruntime", folder / "one.onnx", {}),
         ("onnxruntime", folder / "apart.onnx", {}),
+        ("onnxruntime", folder / "one.onnx", {"share_weights": True}),
         ("openvino", folder / "one.onnx", {}),
         ("openvino", folder / "apart.onnx", {}),
     ]
@@ -115,6 +116,10 @@ def _worked(launch: ModelLaunch, core: int, rows: InputRows) -> Iterator[SoloWor
         worker.kill()
 
 
+def _said(given: Mapping[str, Option]) -> str:
+    return "".join(f", {key}" for key, value in given.items() if value is True)
+
+
 def _private(worker: SoloWorker) -> int:
     found = private_bytes(worker.pid)
     assert found is not None
@@ -131,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             shares.append(second / alone)
             figures.append(
                 Figure(
-                    name=f"{case[0]}, {case[1].name}: private MB of the second ÷ the first",
+                    name=f"{case[0]}, {case[1].name}{_said(case[2])}: private MB of the second ÷ the first",
                     figure=f"{second / _MB:.0f} ÷ {alone / _MB:.0f} = {second / alone:.0%}",
                     bar="",
                     passed=None,

@@ -5,6 +5,7 @@ from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
 
+import onnx
 import pytest
 
 from partita.core.errors import InvalidInput, MissingExtra
@@ -19,9 +20,23 @@ from tests import models
 needs_openvino = pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is not installed")
 """Looked for and not imported: the runtime keeps it from sending its makers a message as it is imported."""
 
+
+def external(path: Path) -> Path:
+    """Write the perceptron with its weights in a file beside it."""
+    onnx.save_model(
+        onnx.load(models.mlp(path)),
+        path,
+        save_as_external_data=True,
+        location=f"{path.stem}.data",
+        size_threshold=0,
+    )
+    return path
+
+
 NETWORKS: list[Callable[[Path], Path]] = [
     models.linear,
     models.mlp,
+    external,
     models.two_inputs,
     models.sequence_sum,
     models.unbatched,
@@ -47,6 +62,26 @@ class TestOnnxRuntime(RuntimeConformance):
     def make(self, tmp_path: Path) -> Runtime:
         path = self.model(tmp_path / "model.onnx")
         return runtime_loader("onnxruntime")(LoadRequest(path=str(path), threads=1, max_batch=8))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.mark.parametrize("model", [external, models.two_inputs])
+class TestOnnxRuntimeMapped(RuntimeConformance):
+    """The optimized model, its weights mapped from the cache folder."""
+
+    @pytest.fixture(autouse=True)
+    def _model(self, model: Callable[[Path], Path], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PARTITA_CACHE_DIR", str(folder))
+        self.model = model
+
+    def make(self, tmp_path: Path) -> Runtime:
+        path = self.model(tmp_path / "model.onnx")
+        options = {"share_weights": True}
+        return runtime_loader("onnxruntime")(LoadRequest(path=str(path), max_batch=8, options=options))
 
 
 @needs_openvino

@@ -117,6 +117,21 @@ class TestExportedScript(RuntimeConformance):
         return loaded(self.runtime, self.path)
 
 
+def test_a_program_reaches_both_by_one_export(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
+    path = torch_models.program(folder / "exported.pt2", "sequences")
+    reference = loaded("torch-eager", path)
+    x = np.random.default_rng(1).standard_normal((3, 7, 4)).astype(np.float32)
+    for runtime in ("onnxruntime", "openvino"):
+        exported = loaded(runtime, path)
+        assert [(i.name, len(i.shape)) for i in exported.signature.inputs] == [("x", 2)]
+        for name, array in reference.infer({"x": x}).items():
+            np.testing.assert_allclose(exported.infer({"x": x})[name], array, rtol=1e-5, atol=1e-5)
+    assert len(list((tmp_path / "prepared").glob("*/model.onnx"))) == 1
+
+
 @pytest.mark.parametrize(
     ("runtime", "suffix"), [("torch-script", "pt"), ("torch-eager", "pt2"), ("onnxruntime", "pt")]
 )

@@ -8,8 +8,9 @@ import pytest
 
 from partita.core.errors import InvalidInput
 from partita.core.tensors import DYNAMIC, DataType, Signature, TensorSpec
-from partita.profiling.identity import external_data, model_hash
+from partita.profiling.identity import model_hash
 from partita.profiling.inputs import calibration, load_samples, packed, rows
+from partita.system.model_files import files_beside
 from partita.worker.elements import unpack_elements
 from tests import models
 
@@ -104,7 +105,7 @@ def test_hash_counts_external_data(tmp_path: Path) -> None:
     plain = onnx.load(str(models.linear(tmp_path / "plain.onnx")))
     path = tmp_path / "model.onnx"
     onnx.save_model(plain, str(path), save_as_external_data=True, location="weights.bin", size_threshold=0)
-    assert external_data(path) == [tmp_path / "weights.bin"]
+    assert files_beside(path) == [tmp_path / "weights.bin"]
     before = model_hash(path)
     data = bytearray((tmp_path / "weights.bin").read_bytes())
     data[0] ^= 1

@@ -2,7 +2,6 @@
 
 import hashlib
 import platform
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import metadata
@@ -14,18 +13,17 @@ from partita.core.process_settings import ProcessSettings
 from partita.core.profile import Provenance
 from partita.core.topology import Topology
 from partita.engine.instance import ModelLaunch
+from partita.system.model_files import files_beside
 from partita.wire.archive_call import RUNTIME as ARCHIVE
 from partita.wire.archive_call import VERSION
 
 _CHUNK_BYTES = 1 << 20
 _LARGE_BYTES = 1 << 22
 _LEFT_OUT = {"__pycache__", ".git"}
-_EXTERNAL = re.compile(rb"location\x12(.)", re.DOTALL)
-"""Start of ONNX's ``{key: "location", value: NAME}``: field 2 and the length of the name."""
 
 
 def model_hash(path: Path) -> str:
-    """Return the sha256, hexadecimal, of a model's content: its file with ONNX external data, or its folder.
+    """Return the sha256, hexadecimal, of a model's content: its file with what belongs to it, or its folder.
 
     Names within a folder count, its own place does not. That of a large file is remembered as long as it is
     the same, since it takes time from those that are served. Raises `InvalidInput` if it cannot be read.
@@ -48,7 +46,7 @@ def _remembered(
     path: Path,
     shown: tuple[int, int, int],  # noqa: ARG001 a part of the key
 ) -> tuple[str, tuple[tuple[Path, tuple[int, int, int]], ...]]:
-    beside = tuple((file, _shown(file)) for file in external_data(path))
+    beside = tuple((file, _shown(file)) for file in files_beside(path))
     return _hash(path), beside
 
 
@@ -63,28 +61,12 @@ def _hash(path: Path) -> str:
                     _feed(digest, file)
         else:
             _feed(digest, path)
-            for file in external_data(path):
+            for file in files_beside(path):
                 digest.update(f"\0{file.name}\0{file.stat().st_size}\0".encode())
                 _feed(digest, file)
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from error
     return digest.hexdigest()
-
-
-def external_data(path: Path) -> list[Path]:
-    """Return the files of a model's weights: those that an .onnx file names, the .bin beside an .xml."""
-    if path.suffix == ".xml":
-        return [file] if (file := path.with_suffix(".bin")).is_file() else []
-    if path.suffix != ".onnx":
-        return []
-    names: set[str] = set()
-    content = path.read_bytes()
-    for match in _EXTERNAL.finditer(content):
-        length = match[1][0]
-        if length < 0x80:
-            names.add(content[match.end() : match.end() + length].decode("utf-8", errors="replace"))
-    inside = [path.parent / name for name in names if name and ".." not in name and not name.startswith("/")]
-    return sorted(file for file in inside if file.is_file())
 
 
 def _feed(digest: "hashlib._Hash", file: Path) -> None:

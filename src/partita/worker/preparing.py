@@ -17,6 +17,7 @@ import msgspec
 from partita.core.errors import InvalidInput, LoadFailed, MissingExtra, PartitaError
 from partita.core.formats import FACTORY
 from partita.system.artefacts import artefact_key, cache_dir, kept
+from partita.system.model_files import files_beside
 from partita.system.parent import die_with_parent
 from partita.worker.runtimes.interface import LoadRequest
 
@@ -26,6 +27,7 @@ _LIBRARIES_OF_THE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 _MAKERS = {
     "compiled": "partita.worker.runtimes.torch_compile",
     "int8": "partita.worker.runtimes.onnx_int8",
+    "mapped": "partita.worker.runtimes.onnx_mapped",
     "onnx": "partita.worker.runtimes.onnx_export",
 }
 _CLASSES: dict[str, type[PartitaError]] = {cls.code: cls for cls in (InvalidInput, LoadFailed, MissingExtra)}
@@ -78,10 +80,11 @@ def main(kind: str, folder: str, parent: str) -> int:
 
 
 def _more_files(request: LoadRequest) -> list[Path]:
-    """Return the factory's file; that it is not there is said by who loads it."""
+    """Return what belongs to the model, and the factory's file; who loads it says that it is not there."""
+    beside = files_beside(request.file)
     given = str(request.options.get(FACTORY, ""))
     file = request.file.parent / given.rpartition(":")[0]
-    return [file] if given and file.is_file() else []
+    return [*beside, file] if given and file.is_file() else beside
 
 
 def _run(kind: str, request: LoadRequest, folder: Path) -> None:

@@ -15,6 +15,7 @@ from partita.worker.runtimes.axes import batch_axis
 from partita.worker.runtimes.interface import Batch, LoadRequest
 from partita.worker.runtimes.onnx_export import OPTIONS, onnx_file
 from partita.worker.runtimes.onnx_int8 import int8_file
+from partita.worker.runtimes.onnx_mapped import LEVELS, mapped_file
 
 _DATATYPES = {
     "tensor(bool)": DataType.BOOL,
@@ -31,13 +32,11 @@ _DATATYPES = {
     "tensor(double)": DataType.FP64,
     "tensor(string)": DataType.BYTES,
 }
-_LEVELS = {
-    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
-    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
-}
-_OPTIONS = ("arena", "batched", "denormals_as_zero", "mem_pattern", "optimization", "precision", "spin")
+_LEVELS = {key: getattr(ort.GraphOptimizationLevel, name) for key, name in LEVELS.items()}
+_OPTIONS = (
+    *("arena", "batched", "denormals_as_zero", "mem_pattern", "optimization", "precision"),
+    *("share_weights", "spin"),
+)
 PRECISIONS = ("f32", "int8")
 
 
@@ -84,11 +83,14 @@ def _out_of_memory() -> Iterator[None]:
 
 
 def _file(request: LoadRequest) -> Path:
-    """Return what is to be executed: the model's own file, or one with 8-bit weights made of it."""
+    """Return what is to be executed: the model's own file, or what was made of it as the options say."""
     precision = request.option("precision", "f32")
     if precision not in PRECISIONS:
         raise InvalidInput(f"option precision = {precision!r} must be one of {', '.join(PRECISIONS)}")
-    return int8_file(request) if precision == "int8" else onnx_file(request)
+    file = int8_file(request) if precision == "int8" else onnx_file(request)
+    if not request.option("share_weights", False) or request.gpu is not None:
+        return file
+    return mapped_file(file, request)
 
 
 class OnnxRuntime:
@@ -127,6 +129,8 @@ def _session_options(request: LoadRequest) -> Any:
     settings.enable_cpu_mem_arena = request.option("arena", True)
     if request.option("denormals_as_zero", False):
         settings.add_session_config_entry("session.set_denormal_as_zero", "1")
+    if request.option("share_weights", False):  # what it packs for itself no other instance has
+        settings.add_session_config_entry("session.disable_prepacking", "1")
     spin = request.option("spin", request.owns_cores)
     settings.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     return settings

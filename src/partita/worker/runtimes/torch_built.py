@@ -4,6 +4,7 @@
 first.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from partita.core.errors import InvalidInput, LoadFailed
 from partita.core.formats import FACTORY
 from partita.core.tensors import DYNAMIC, Signature, TensorSpec
 from partita.worker.declared import declared_specs
+from partita.worker.runtimes import hugging_face
 from partita.worker.runtimes.interface import LoadRequest
 from partita.worker.runtimes.torch_files import UNPICKLE, load_program, load_weights, short
 from partita.worker.runtimes.torch_tensors import DATATYPES, check_datatypes
@@ -33,10 +35,15 @@ def factory_of(request: LoadRequest) -> str | None:
 def build(request: LoadRequest) -> tuple[torch.nn.Module, Signature]:
     """Return the network with its weights, in evaluation mode, and its inputs.
 
-    Raises `InvalidInput` for the options, `LoadFailed` for the file or the function.
+    Raises `InvalidInput` for the options, `LoadFailed` for the file or the function, `MissingExtra` where a
+    Hugging Face folder needs one.
     """
     may_unpickle = request.option(UNPICKLE, False)
     factory = factory_of(request)
+    if factory is None and hugging_face.is_hugging_face(request.file):
+        module = hugging_face.build(request.file, may_unpickle=may_unpickle)
+        known = request.inputs or hugging_face.inputs_of(module)
+        return module, _signature(module, replace(request, inputs=known))
     if factory is None:
         module = _unpickled(request, may_unpickle)
     else:
@@ -57,17 +64,28 @@ def program_of(request: LoadRequest) -> torch.export.ExportedProgram:
     if request.file.suffix == ".pt2":
         return load_program(request.file, may_unpickle=request.option(UNPICKLE, False))
     module, signature = build(request)
-    examples = example_inputs(signature)
-    free = {0: torch.export.Dim("batch")} if signature.batched else {}
-    shapes = tuple(dict(free) or None for _ in examples)
+    examples = dict(zip((spec.name for spec in signature.inputs), example_inputs(signature), strict=True))
     try:
-        return torch.export.export(module, examples, dynamic_shapes=shapes)
+        return torch.export.export(module, (), examples, dynamic_shapes=_free_axes(signature))
     except MemoryError:
         raise
     except Exception as error:
         raise LoadFailed(
             f"torch.export cannot make one graph of {request.file.name}: {short(error)}"
         ) from error
+
+
+def _free_axes(signature: Signature) -> dict[str, dict[int, Any]]:
+    """Return the axes of any size, by input. Which of them are equal, as two inputs' tokens, torch finds."""
+    batch = {0: torch.export.Dim("batch")} if signature.batched else {}
+    skip = len(batch)
+    return {
+        spec.name: {
+            **batch,
+            **{k + skip: torch.export.Dim.AUTO for k, size in enumerate(spec.shape) if size == DYNAMIC},
+        }
+        for spec in signature.inputs
+    }
 
 
 def example_inputs(
