@@ -3,6 +3,7 @@
 import asyncio
 import mmap
 import threading
+import weakref
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from os import PathLike
@@ -214,9 +215,12 @@ class Server:
         return asked.future
 
     def _cancel_if_cancelled(self, asked: "_Asked") -> Any:
+        living = weakref.ref(asked)  # a cycle would keep inputs and answer until the collector comes by
+
         def done(future: "Future[Answer]") -> None:
-            if future.cancelled() and self._loop is not None:
-                self._loop.call_soon_threadsafe(asked.cancel)
+            known = living()
+            if known is not None and future.cancelled() and self._loop is not None:
+                self._loop.call_soon_threadsafe(known.cancel)
 
         return done
 
@@ -257,8 +261,9 @@ class _Asked:
             self.failed(None, error)
 
     def cancel(self) -> None:
-        if self._request is not None:
-            self._service.cancel(self._request)
+        request, self._request = self._request, None
+        if request is not None:
+            self._service.cancel(request)
 
     def answered(self, request: Request, outputs: Sequence[Buffer], shapes: Shapes) -> None:  # noqa: ARG002
         arrays = Answer(
@@ -266,10 +271,12 @@ class _Asked:
             for spec, data, shape in zip(self._service.signature.outputs, outputs, shapes, strict=True)
         )
         arrays.missing = missing_members(shapes)
+        self._request = None  # it knows this sink
         if self.future.set_running_or_notify_cancel():
             self.future.set_result(arrays)
 
     def failed(self, request: Request | None, error: PartitaError) -> None:  # noqa: ARG002
+        self._request = None
         if self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
 
