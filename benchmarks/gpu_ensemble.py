@@ -1,13 +1,14 @@
 """An ensemble of different networks on the GPUs and the cores of a machine: memory, start, search, result.
 
 Its members are placed by what they were measured to hold, allocated by the greedy search, and compared with
-the start, and with the cores alone. It ends within eight minutes. Where there is no GPU, ``--fake`` runs the
-whole path on GPUs that compute on the cores and say nothing about speed.
+the start, and with the cores alone. After eight minutes it is ended and reports what there is. Where there is
+no GPU, ``--fake`` runs the whole path on GPUs that compute on the cores and say nothing about speed.
 
     python -m benchmarks.gpu_ensemble --json gpus.json --picture gpus.png
     python -m benchmarks.gpu_ensemble --cores 2 --quick --fake
 """
 
+import argparse
 import os
 import sys
 import tempfile
@@ -23,7 +24,8 @@ from benchmarks.compare import Comparison
 from benchmarks.ensembles import different, ensemble
 from benchmarks.figures import Figure, load_average, options, report
 from benchmarks.models import model_path
-from partita.allocating import Allocated, AllocateSettings, allocate
+from benchmarks.watchdog import ends_within
+from partita.allocating import Allocated, AllocateSettings, allocate, allocate_described
 from partita.allocation_picture import draw
 from partita.core.allocation import AllocationMatrix
 from partita.core.devices import MIB, Device, mib
@@ -42,6 +44,9 @@ from partita.worker.gpus.opening import open_gpu
 FAKES = 2
 FAKE_MIB = 512
 COPY_BYTES = 64 * MIB
+LIMIT_S = 8 * 60.0
+REPORT_S = 20.0
+"""Set aside for the picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cores", type=int, metavar="N", help="cores beside the GPUs, by default all")
     parser.add_argument("--fake", action="store_true", help="GPUs that are none, for machines without any")
     parser.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the search and the allocation")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="SECONDS", help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
     effort = QUICK if given.quick else FULL
     try:
@@ -197,19 +203,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     print(load_average(), flush=True)
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi numbers them
-    figures = [transfers(gpu, effort.copies) for gpu in gpus]
+    figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
         paths = different(Path(folder))
         paths = [*paths, model_path("resnet50")] if effort.large else paths[:2]
         source = ensemble(Path(folder), paths, batch_sizes=effort.batch_sizes)
-        print(f"allocating {len(paths)} networks to {', '.join(device.name for device in on)} …", flush=True)
-        found = search(source, on, effort)
-        figures += memory(found)
-        figures += compare(source, on, found, effort)
-    if given.picture is not None:
-        draw(given.picture, found, title=f"an ensemble on {len(gpus)} GPUs{' (fake)' if given.fake else ''}")
-        print(f"drawn: {given.picture}")
-    return report("gpu_ensemble", figures, given.json)
+        found: list[Allocated] = []
+
+        def finish() -> int:
+            if given.picture is not None:
+                title = f"an ensemble on {len(gpus)} GPUs{' (fake)' if given.fake else ''}"
+                draw(given.picture, found[0] if found else allocate_described(source, on), title=title)
+                print(f"drawn: {given.picture}")
+            return report("gpu_ensemble", figures, given.json)
+
+        with ends_within(given.limit - REPORT_S, finish):
+            figures.extend(transfers(gpu, effort.copies) for gpu in gpus)
+            names = ", ".join(device.name for device in on)
+            print(f"allocating {len(paths)} networks to {names} …", flush=True)
+            found.append(search(source, on, effort))
+            figures += memory(found[0])
+            figures += compare(source, on, found[0], effort)
+        return finish()
 
 
 if __name__ == "__main__":

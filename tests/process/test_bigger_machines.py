@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,30 @@ def test_sixteen_cores_on_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert all(figure["details"]["points"] for figure in figures)
     assert drawn.read_bytes().startswith(b"\x89PNG")
     assert "times as fast" in capsys.readouterr().out
+
+
+def test_what_takes_too_long_is_ended_with_what_there_is(tmp_path: Path) -> None:
+    document, code = tmp_path / "figures.json", "import sys; from benchmarks import sixteen_cores as s; "
+    hang = "s.examine = lambda *_: __import__('time').sleep(3600); "
+    arguments = [
+        "--cores",
+        "1",
+        "--quick",
+        "--limit",
+        f"{sixteen_cores.REPORT_S + 0.2}",
+        "--json",
+        str(document),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}{hang}sys.exit(s.main({arguments}))"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(gpu_ensemble.__file__).parents[1],
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ended after 0 s, with what there is" in done.stdout
+    assert json.loads(document.read_text())["figures"] == []
 
 
 def test_too_few_cores_are_said(capsys: pytest.CaptureFixture[str]) -> None:
