@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from time import perf_counter, sleep
 from types import TracebackType
 from typing import Self
@@ -44,16 +45,30 @@ class Race:
         sleep(REST_S)
         return min([self.batch_ms(plan) for _ in range(burst)][burst > 1 :])
 
-    def turns(self, plans: Sequence[Plan], *, count: int) -> list[list[float]]:
-        """Return the milliseconds of one aggregate batch of every plan in every turn: [plan][turn]."""
+    def turns(self, plans: Sequence[Plan], *, count: int, work_s: float = 0.0) -> list[list[float]]:
+        """Return the milliseconds of one aggregate batch of every plan in every turn: [plan][turn].
+
+        A turn is a burst; with `work_s` it goes on for so long, and its figure is the median: one batch of a
+        small model is over before anything else that happens on the machine is.
+        """
         for plan in plans:
             self._load(plan)
         times: list[list[float]] = [[] for _ in plans]
         for _ in range(count):
             for plan, found in zip(plans, times, strict=True):
                 sleep(REST_S)
-                found.append(min([self.batch_ms(plan) for _ in range(BURST)][1:]))
+                found.append(self._worked_ms(plan, work_s))
         return times
+
+    def _worked_ms(self, plan: Plan, work_s: float) -> float:
+        """Return the milliseconds of a batch, the first left out."""
+        until = perf_counter() + work_s
+        times = [self.batch_ms(plan) for _ in range(BURST)][1:]
+        if work_s <= 0.0:
+            return min(times)
+        while perf_counter() < until:
+            times.append(self.batch_ms(plan))
+        return median(times)
 
     def batch_ms(self, plan: Plan) -> float:
         """Run one aggregate batch; returns the time until the last instance has finished."""

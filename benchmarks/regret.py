@@ -54,6 +54,8 @@ class Effort:
     """Of every plan."""
     final_turns: int
     """Of the finalists and the chosen plan, half to choose and half to compare."""
+    work_s: float = 0.0
+    """Least work in a turn of the finalists; 0 = a burst of batches."""
 
 
 FULL = Effort(budget_s=30.0, verify_s=SECONDS, turns=5, final_turns=30)
@@ -164,7 +166,7 @@ def contest(model: str, race: Race, chooser: Chooses, batch: int, effort: Effort
     finalists = [plans[k] for k in order[:FINALISTS]]
     if not any(same(chosen, plan) for plan in finalists):
         finalists.append(chosen)
-    again = race.turns(finalists, count=effort.final_turns)
+    again = race.turns(finalists, count=effort.final_turns, work_s=effort.work_s)
     at = min(range(len(finalists)), key=lambda k: median(again[k][::2]))
     mine = next(k for k, plan in enumerate(finalists) if same(chosen, plan))
     comparison = Comparison.of(f"{model} B={batch}", again[at][1::2], again[mine][1::2], unit="ms")

@@ -389,11 +389,6 @@ ROWS = [
         Row(moment=moment, manner="its client goes away", error="gone"),
     )
 ]
-ITEMS = {
-    RAISE: "inference_failed",
-    EXIT: "worker_died",
-    HANG: "worker_died",
-}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.moment}-{row.manner}")
@@ -432,34 +427,6 @@ def test_a_worker_that_executes_and_its_request_survive_the_switch(tmp_path: Pat
             assert service.statistics.failures == 0
             assert service.statistics.worker_deaths == (row.manner == "is killed")
             assert [one.outcomes for one in others] == [1] * 7
-
-    run(main)
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_bad_item_costs_only_its_own_request_at_every_moment_of_a_switch(
-    tmp_path: Path, moment: str
-) -> None:
-    launch = model(tmp_path)
-    targets = {RAISE: THIN, EXIT: FAT, HANG: THIN}
-
-    async def main() -> None:
-        async with engine() as made:
-            service = add(made, launch, FAT, execution_limit_s=2.0)
-            await service.until_ready()
-            async with Asking(service) as clients:
-                for what, code in ITEMS.items():
-                    failed = service.statistics.failed.get(code, 0)
-                    switch = service.switch(targets[what])
-                    if moment == MOMENTS[1]:
-                        await switch.until_accepting()
-                    bad = ask(service, xy(7, what=what))
-                    assert (await bad.error()).code == code
-                    await clients.more(20)
-                    await switch.until_finished()
-                    await settled(service, targets[what])
-                    assert service.statistics.failed.get(code, 0) == failed + 1
-            assert service.statistics.failures == len(ITEMS)
 
     run(main)
 
