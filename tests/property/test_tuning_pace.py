@@ -105,7 +105,7 @@ def test_without_traffic_it_runs_freely_and_looks_first_when_some_comes() -> Non
 
 
 def test_slow_answers_and_a_growing_queue_make_it_pause_for_ever_longer() -> None:
-    rules = PaceRules()
+    rules = PaceRules(earned=1e9)
     pace = TuningPace(rules, now_s=0.0, batch=4)
     now_s = calm(pace, 0.0, 4.0)
     lengths: list[int] = []
@@ -122,6 +122,26 @@ def test_slow_answers_and_a_growing_queue_make_it_pause_for_ever_longer() -> Non
     assert pace.pauses == 4
     doubled = [rules.first_pause_s * 2**k for k in range(4)]
     assert all(length >= least for length, least in zip(lengths, doubled, strict=True)), lengths
+
+
+def test_a_pause_for_slow_answers_ends_when_traffic_has_paid_for_them_twice_over() -> None:
+    """A thousand answers a second settle the account in a moment; that a queue grew is not so paid for."""
+    rules = PaceRules()
+    pace = TuningPace(rules, now_s=0.0, batch=4)
+    now_s = calm(pace, 0.0, 4.0)
+    lengths: list[float] = []
+    for queued, slow in ((0, 30), (0, 30), (0, 30), (9, 0)):
+        for _ in range(1 if slow else 2):
+            now_s += STEP_S
+            pace.observe(now_s, [2 * USUAL_S] * slow + [USUAL_S], queued=queued, depth=1)
+        assert phase(pace) is Phase.RESTING, "it pauses"
+        began_s = now_s
+        while phase(pace) is Phase.RESTING:
+            now_s += STEP_S
+            pace.observe(now_s, [USUAL_S] * 100, queued=0, depth=1)
+        lengths.append(now_s - began_s)
+    assert max(lengths[:3]) <= rules.first_pause_s + 2 * STEP_S, lengths
+    assert lengths[3] >= 8 * rules.first_pause_s
 
 
 def test_only_what_could_not_be_measured_otherwise_holds_the_cores() -> None:

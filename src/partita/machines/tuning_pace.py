@@ -56,6 +56,9 @@ class PaceRules:
     first_pause_s: float = 4.0
     longest_pause_s: float = 60.0
     """Least length of the rest after too many slow answers; doubled when it happens again."""
+    earned: float = 2.0
+    """But not longer than the first once its answers have earned so many times `burst`: with traffic so
+    dense the account is soon settled, and the percentile safe."""
     credit: float = 2.0
     burst: float = 10.0
     """Slow answers that are allowed from the start, and the most that can be saved up for."""
@@ -99,6 +102,8 @@ class TuningPace:
         self._resting_queue = 0
         self._ran_from_s = now_s
         self._pause_s = rules.first_pause_s
+        self._may_earn = False
+        """Whether this rest may end as soon as its answers have earned enough."""
         self._full = 0
         self._next_hold_s = now_s
 
@@ -133,6 +138,7 @@ class TuningPace:
         self._full = self._full + 1 if queued > self._queue_limit else 0
         if self._credit < 0.0:
             self._pause(now_s, f"more answers than 1 in 100 took longer than {1000 * limit_s:.3g} ms")
+            self._may_earn = True
         elif self._full > 1:
             self._pause(now_s, f"{queued} items wait, without measuring at most {self._queue_limit}")
         elif now_s - self._traffic_s >= self.rules.idle_s:
@@ -154,6 +160,7 @@ class TuningPace:
         self.phase = Phase.RESTING
         self._rest_began_s = now_s
         self._least_rest_s = least_s
+        self._may_earn = False
         self._resting.clear()
         self._resting_queue = self._full = 0
 
@@ -164,7 +171,7 @@ class TuningPace:
         if is_idle:
             self.phase = Phase.IDLE
             return
-        if rested_s < self._least_rest_s or self._credit < 0.0:
+        if self._credit < 0.0 or (rested_s < self._least_rest_s and not self._has_earned(rested_s)):
             return
         is_enough = len(self._resting) >= rules.rest_answers or rested_s >= rules.longest_rest_s
         if is_enough and self._resting:
@@ -172,6 +179,12 @@ class TuningPace:
             self._queue_limit = max(2 * self._resting_queue, self._batch)
             self._ran_from_s = now_s
             self._run(now_s)
+
+    def _has_earned(self, rested_s: float) -> bool:
+        """Whether a rest for slow answers has settled the account, and put something by."""
+        rules = self.rules
+        is_long = self._may_earn and rested_s >= rules.first_pause_s
+        return is_long and SLOW_SHARE * len(self._resting) >= rules.earned * rules.burst
 
     def _run(self, now_s: float) -> None:
         self.phase = Phase.RUNNING
