@@ -3,7 +3,15 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.machines.tuning_pace import SLOW_SHARE, Mode, PaceRules, Phase, TuningPace, percentile_99
+from partita.machines.tuning_pace import (
+    SLOW_SHARE,
+    Mode,
+    PaceRules,
+    Phase,
+    TuningPace,
+    percentile_99,
+    steady_99,
+)
 
 STEP_S = 0.1
 USUAL_S = 0.010
@@ -166,3 +174,12 @@ def test_the_percentile_is_exceeded_by_no_more_than_one_in_a_hundred(latencies_s
     p99_s = percentile_99(latencies_s)
     assert sum(one > p99_s for one in latencies_s) <= 0.01 * len(latencies_s)
     assert p99_s in latencies_s
+
+
+def test_one_bad_moment_is_not_what_the_percentile_is_without_measuring() -> None:
+    usual = [USUAL_S] * 1000
+    assert steady_99([*usual[:400], *[5 * USUAL_S] * 20, *usual[400:]]) == USUAL_S
+    assert percentile_99([*usual, *[5 * USUAL_S] * 20]) == 5 * USUAL_S
+    often = [5 * USUAL_S if at % 50 == 0 else USUAL_S for at in range(1000)]
+    assert steady_99(often) == 5 * USUAL_S
+    assert steady_99([USUAL_S, 5 * USUAL_S]) == 5 * USUAL_S
