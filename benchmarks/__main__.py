@@ -59,6 +59,7 @@ ENTRIES = (
     Entry(name="spinning"),
     Entry(name="torchserve"),
     Entry(name="fuzz"),
+    Entry(name="counters"),
     Entry(name="sixteen_cores", quick=("--quick", "--cores", "2"), may_lack=True),
     Entry(name="gpu_ensemble", may_lack=True),
 )
