@@ -3,13 +3,16 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from partita.core.errors import ModelUnavailable, QueueFull
+from partita.core.errors import InferenceFailed, ModelUnavailable, QueueFull
 from partita.engine.ensemble_signature import MemberRole
 from partita.engine.instance import ModelLaunch
+from partita.machines.accumulator import Accumulator
 from partita.machines.rules import rule_maker
 from tests import models
 from tests.engine_driver import ask, engine, gate_reached, make_gate, run, until
@@ -107,6 +110,29 @@ def test_a_member_that_raises_fails_the_request_and_is_named(tmp_path: Path) -> 
             assert "bad item" in str(error)
             for one in (before, after):
                 np.testing.assert_array_equal(await rows(one), items(1)[:, :3])
+
+    run(main)
+
+
+def test_a_head_without_memory_for_the_predictions_fails_the_request_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches = [scaled(tmp_path, "a", 1.0), scaled(tmp_path, "b", 3.0)]
+    add = Accumulator.add
+
+    def full(self: Accumulator, member: int, first: int, predictions: NDArray[Any]) -> None:
+        if predictions[0, 0] == 21:
+            raise MemoryError
+        add(self, member, first, predictions)
+
+    monkeypatch.setattr(Accumulator, "add", full)
+
+    async def main() -> None:
+        async with served(launches) as service:
+            with pytest.raises(InferenceFailed, match="no memory left to combine 1 items"):
+                await rows(ask(service, items(7), layout=ROW))
+            np.testing.assert_array_equal(await rows(ask(service, items(2), layout=ROW)), 2 * items(2)[:, :3])
+            assert service.statistics.failed["inference_failed"] == 1
 
     run(main)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from partita.core.clock import Clock
-from partita.core.errors import RequestError
+from partita.core.errors import InferenceFailed, RequestError
 from partita.core.plan import Plan
 from partita.engine.ensemble_signature import MemberRole
 from partita.engine.group_job import GroupJob
@@ -103,6 +103,9 @@ class Branch:
             self._group.advance(whole)
         except RequestError as error:
             self._group.failed(whole, error)
+        except MemoryError:  # nobody else would end the request
+            text = f"the server has no memory left to combine {whole.owner.n_items} items"
+            self._group.failed(whole, InferenceFailed(text))
 
     def job_failed(self, job: Job, error: RequestError) -> None:
         """Fail the request, or go on without this member."""

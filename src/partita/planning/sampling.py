@@ -20,8 +20,10 @@ from partita.planning.sampling_bounds import plausible, second_opinion
 from partita.planning.sampling_frontier import UNKNOWN_MS, Floats, FrontierSolver
 from partita.planning.sampling_iterations import IterationRule, Sample
 
-_EXCESS_POWER = 16
-"""Batches least certain count much more than many that are nearly so: the worst regret is what hurts."""
+_SERIOUS = 0.05
+"""A regret that hurts. While one is plausible, batches least certain count much more than many that are nearly so;
+then all count that may be better, for what is left is a few near ties that decide most batches."""
+_SERIOUS_POWER, _MILD_POWER = 16, 4
 _UNKNOWN_GAIN = 0.3
 """Most that measuring an unknown point is taken to sharpen its bound, as a fraction."""
 _DISCOUNT = 0.7
@@ -212,7 +214,8 @@ class LazySampler:
     def _excess(self, chosen_ms: Floats, fast_ms: Floats) -> Floats:
         """Return how badly each batch may fare: its plan with caution, against the best at the fastest."""
         gap = np.log(chosen_ms / fast_ms)
-        excess: Floats = np.where(gap > self._settings.tolerance, gap, 0.0) ** _EXCESS_POWER
+        power = _SERIOUS_POWER if gap.max() > _SERIOUS else _MILD_POWER
+        excess: Floats = np.where(gap > self._settings.tolerance, gap, 0.0) ** power
         return excess
 
     def _costs_s(self, guess: Floats, rule: IterationRule) -> Floats:
