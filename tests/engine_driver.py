@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from textwrap import dedent
@@ -192,6 +192,18 @@ async def gate_reached(folder: Path) -> int:
 
 def make_gate(folder: Path) -> None:
     os.mkfifo(folder / "gate")
+
+
+def workers_among(pids: Iterable[int]) -> list[int]:
+    """Return those of these processes that live and are neither spares nor who makes spares."""
+    return [pid for pid in pids if _words(pid) and not any(w.endswith("/spares.py") for w in _words(pid))]
+
+
+def _words(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
+    except OSError:  # it has just ended
+        return []
 
 
 def only_instance(service: Service) -> Instance:

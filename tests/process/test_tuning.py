@@ -38,7 +38,7 @@ from partita.system.processes import Bystander
 from partita.tuning import Tuning
 from partita.wire.tuning import Go
 from tests import models
-from tests.engine_driver import add, ask, engine, plan, run, tricky, until, xy
+from tests.engine_driver import add, ask, engine, plan, run, tricky, until, workers_among, xy
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]
 CORES = sorted(os.sched_getaffinity(0))[:2]
@@ -294,7 +294,7 @@ def test_a_model_without_a_profile_serves_at_once_and_is_tuned_beside_its_traffi
             metrics = answer.read().decode()
         assert 'partita_tuning{model="m",state="finished",version="1"} 1.0' in metrics
         assert f'partita_tuning_points{{model="m",version="1"}} {float(shown["points"])}' in metrics
-        wait_for(lambda: len(marked(mark)) == len(service.plan.instances))  # type: ignore[union-attr]
+        wait_for(lambda: len(workers_among(marked(mark))) == len(service.plan.instances))  # type: ignore[union-attr]
         server.head.engine.check()
     assert marked(mark) == []
     with serving(path) as server:
@@ -391,7 +391,7 @@ def test_a_measuring_process_that_is_killed_leaves_the_model_with_its_plan(tmp_p
                 os.kill(pid, signal.SIGKILL)
         wait_for(lambda: state(server) == TuningState.FAILED)
         assert "status -9" in server.head.adaptation.tuning("m")["reason"]  # type: ignore[index]
-        wait_for(lambda: set(marked(mark)) == workers)
+        wait_for(lambda: set(workers_among(marked(mark))) == workers)
         assert server.predict("m", np.zeros((1, 64), np.float32))["y"].shape == (1, 10)
         assert next(count(service.statistics.failures)) == 0
 
