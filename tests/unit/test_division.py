@@ -66,6 +66,15 @@ def test_a_load_that_changes_is_followed_if_the_same_models_are_to_get_cores() -
     assert counts(division, *second, now_s=5.0, cause=Cause.LOAD) == (Outcome.DIVIDED, [7, 1])
 
 
+def test_a_spike_now_and_then_is_not_followed() -> None:
+    division = Division()
+    spike = party("a", 0, 1, 2, 3, batch=16, rate=100.0), EVEN[1]
+    assert counts(division, *spike, now_s=0.0, cause=Cause.LOAD)[0] is Outcome.UNSETTLED
+    assert counts(division, *EVEN, now_s=5.0, cause=Cause.LOAD)[0] is Outcome.FITS
+    assert counts(division, *spike, now_s=3600.0, cause=Cause.LOAD)[0] is Outcome.UNSETTLED
+    assert counts(division, *spike, now_s=3605.0, cause=Cause.LOAD)[0] is Outcome.DIVIDED
+
+
 def test_loads_that_go_to_and_fro_are_not_followed() -> None:
     division, now_s = Division(), 0.0
     shares = {"a": EVEN[0].cores, "b": EVEN[1].cores}

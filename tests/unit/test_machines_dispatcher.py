@@ -483,7 +483,7 @@ def test_nor_when_its_worker_dies() -> None:
     made.check()
 
 
-def test_parts_are_a_sign_of_life_as_long_as_somebody_waits_for_them() -> None:
+def test_parts_are_a_sign_of_life_even_if_nobody_waits_for_them_any_more() -> None:
     made = dispatcher((4, 4), execution_limit_s=10.0)
     (job,) = admit(made, 1)
     (batch,) = made.take(0.0)
@@ -492,7 +492,8 @@ def test_parts_are_a_sign_of_life_as_long_as_somebody_waits_for_them() -> None:
     assert made.hung_instances(17.0) == []
     made.end(job)
     assert made.part_done(0, batch.batch_id, 0, 17.5) is None
-    assert made.hung_instances(18.0) == [0]
+    assert made.hung_instances(27.0) == []
+    assert made.hung_instances(27.5) == [0]
 
 
 @pytest.mark.parametrize(("batch_id", "row"), [(0, 2), (0, -1), (7, 0)], ids=["row", "negative", "batch"])

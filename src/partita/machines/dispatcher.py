@@ -293,9 +293,9 @@ class Dispatcher:
             return None
         for job, _, count in batch.pieces:
             if row < count:
+                self._seats[instance].heard_s = now_s
                 if job.ended:
                     return None
-                self._seats[instance].heard_s = now_s
                 job.is_partly_answered = True
                 return job
             row -= count

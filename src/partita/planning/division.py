@@ -176,10 +176,11 @@ class Division:
         if before_ms is not None and worst_ms is not None:
             gain = inf if before_ms == inf else before_ms / worst_ms - 1.0
         outcome, text = self._judge(shares, wanted, gain, now_s, cause)
+        if outcome is not Outcome.UNSETTLED:
+            self._candidate = {}  # the two looks that have to agree are two in succession
         if outcome is Outcome.DIVIDED:
             self.divisions += 1
             self._divided_s = now_s
-            self._candidate = {}
         figures = {"worst_before_ms": before_ms, "worst_ms": worst_ms, "gain": gain}
         known = {name: value for name, value in figures.items() if value is not None and isfinite(value)}
         return self._note(now_s, cause, outcome, text, shares, shared=wanted.shared, **known)
