@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from partita.core.errors import InferenceFailed
 from partita.engine.engine import Engine
 from partita.protocols.door import Door, infer_target
 from partita.protocols.http.asgi import AsgiBridge
@@ -87,11 +88,16 @@ def test_who_cannot_take_chunks_gets_the_answer_whole() -> None:
     asyncio.run(main())
 
 
-def test_an_application_that_fails_in_the_middle_of_its_answer_is_cut_off() -> None:
+@pytest.mark.parametrize(
+    ("error", "has_traceback"), [(ValueError("not foreseen"), True), (InferenceFailed("told to all"), False)]
+)
+def test_an_application_that_fails_in_the_middle_of_its_answer_is_cut_off_and_the_log_says_why(
+    caplog: pytest.LogCaptureFixture, error: Exception, has_traceback: bool
+) -> None:
     async def fails(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"half", "more_body": True})
-        raise ValueError("the reason is for nobody")
+        raise error
 
     async def main() -> None:
         asked = Asked(fails)
@@ -99,6 +105,8 @@ def test_an_application_that_fails_in_the_middle_of_its_answer_is_cut_off() -> N
         assert (body, asked.transport.closed) == (b"4\r\nhalf\r\n", True)
 
     asyncio.run(main())
+    assert f"GET /: the answer ends in its middle: {error}" in caplog.text
+    assert ("Traceback" in caplog.text) is has_traceback
 
 
 def test_head_has_the_length_and_no_body() -> None:

@@ -587,3 +587,37 @@ def test_who_reads_them_slowly_may_take_its_time() -> None:
     assert not wire.transport.is_closed()
     wire.ticks(5)
     assert wire.transport.is_aborted()
+
+
+def test_nor_is_who_reads_them_steadily_but_more_slowly_than_they_come() -> None:
+    wire = Wire(body_timeout_s=5.0)
+    wire.handler.holds = True
+    wire.send(post(b"one"))
+    answer = chunked_answer(wire)
+    wire.ticks(20)
+    wire.transport.unsent = WRITE_BUFFER_BYTES
+    wire.connection.pause_writing()
+    for _ in range(20):
+        answer.more(bytes(1000))
+        wire.transport.unsent += 900  # of which it reads a tenth
+        wire.ticks(1)
+    assert not wire.transport.is_closed()
+    for _ in range(6):
+        answer.more(bytes(1000))
+        wire.transport.unsent += 1007  # and now nothing: with the lengths of the chunks
+        wire.ticks(1)
+    assert wire.transport.is_aborted()
+
+
+def test_who_has_not_read_them_all_when_the_answer_ends_has_time_from_then_on() -> None:
+    wire = Wire(body_timeout_s=5.0)
+    wire.handler.holds = True
+    wire.send(post(b"one", "Connection: close"))
+    answer = chunked_answer(wire)
+    wire.ticks(20)
+    wire.transport.unsent = 100
+    answer.end(b"all")
+    wire.ticks(5)
+    assert not wire.transport.is_aborted()
+    wire.ticks(1)
+    assert wire.transport.is_aborted()

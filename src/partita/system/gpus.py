@@ -1,6 +1,5 @@
 """The GPUs of this machine, asked of the driver: nothing numeric is imported for it."""
 
-import asyncio
 import csv
 import os
 import shutil
@@ -51,27 +50,21 @@ class GpuUse:
     total_bytes: int | None
 
 
-async def gpus_in_use(command: str = "nvidia-smi") -> tuple[GpuUse, ...]:
-    """Return what every NVIDIA GPU does now, by its number; () where there is none, or nobody to ask."""
+def gpus_in_use(command: str = "nvidia-smi") -> tuple[GpuUse, ...]:
+    """Return what every NVIDIA GPU does now, by its number; () where there is none, or nobody to ask.
+
+    Takes as long as the driver takes, up to ten seconds: for a thread.
+    """
     program = shutil.which(command)
     if program is None:
         return ()
     try:
-        asked = await asyncio.create_subprocess_exec(
-            program, *ASK_USE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        done = subprocess.run(
+            [program, *ASK_USE], check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_S
         )
-    except OSError:
+        return tuple(_uses(done.stdout.decode("utf-8", "replace")))
+    except (OSError, subprocess.SubprocessError, ValueError):
         return ()
-    try:
-        async with asyncio.timeout(_LIMIT_S):
-            said, _ = await asked.communicate()
-        return tuple(_uses(said.decode("utf-8", "replace"))) if not asked.returncode else ()
-    except (TimeoutError, ValueError):
-        return ()
-    finally:
-        if asked.returncode is None:
-            asked.kill()
-            await asked.wait()
 
 
 def _uses(table: str) -> Iterator[GpuUse]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message
 
-from partita.core.errors import InvalidRequest, PayloadTooLarge
+from partita.core.errors import InvalidRequest, PartitaError, PayloadTooLarge
 from partita.protocols.http.compression import COMPRESS_FROM_BYTES, compressed, decompressed
 from partita.protocols.http.connection import Connection
 from partita.protocols.http.heads import RequestHead
@@ -79,9 +79,11 @@ class AsgiBridge:
 
         try:
             await self._app(_scope(connection, head), receive, send)
-        except Exception:
+        except Exception as error:
             if connection.has_begun:
-                log.warning("%s %s: the answer ends in its middle", head.method, head.path)
+                is_known = isinstance(error, PartitaError)
+                said = "%s %s: the answer ends in its middle: %s"
+                log.warning(said, head.method, head.path, error, exc_info=not is_known)
                 connection.break_off()
                 return
             log.exception("%s %s failed", head.method, head.path)

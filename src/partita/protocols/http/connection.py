@@ -58,7 +58,8 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_armed", "_buffer", "_chunked", "_listener", "_missing", "_parts", "_reading", "_unsent", "_writing",
+        "_armed", "_buffer", "_chunked", "_listener", "_missing", "_parts", "_reading", "_taken", "_told",
+        "_writing",
         "has_begun", "head", "is_busy", "is_closing", "pending", "repeat", "since_tick", "transport",
     )  # fmt: skip
 
@@ -74,8 +75,13 @@ class Connection(asyncio.Protocol):
         self._chunked: ChunkedBody | None = None
         self._reading = True
         self._writing = True
-        self._unsent = 0
-        """Bytes that the client had not read at the last tick."""
+        self._told = 0
+        """Bytes of chunks that were written to it."""
+        self._taken = 0
+        """The same less those that the client had not read, at the last tick: progress is that it rises.
+
+        Less than nothing where it has to read what is no chunk.
+        """
         self.head: RequestHead | None = None
         """Head of the request that is being read or answered."""
         self.is_busy = False
@@ -121,6 +127,8 @@ class Connection(asyncio.Protocol):
         """The client reads too slowly: read no more from it."""
         self._writing = False
         self._armed = None
+        self.since_tick = self._listener.tick
+        self._taken = self._told - self.transport.get_write_buffer_size()
         self._pause_reading()
 
     def resume_writing(self) -> None:
@@ -283,11 +291,10 @@ class Connection(asyncio.Protocol):
         """Send a chunk. A client that does not read them is cut off before they fill the memory."""
         if not (self.has_begun and self.is_busy and data):
             return
-        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        unread = self.transport.get_write_buffer_size()
-        if not unread:
-            self.since_tick = self._listener.tick
-        elif unread > MAX_UNREAD_BYTES:
+        chunk = b"%x\r\n%b\r\n" % (len(data), data)
+        self._told += len(chunk)
+        self.transport.write(chunk)
+        if self.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
             self.transport.abort()
 
     def end(self, data: bytes = b"") -> None:
@@ -353,6 +360,7 @@ class Connection(asyncio.Protocol):
         if not self.is_closing:
             self.is_closing = True
             self._armed = None
+            self.since_tick = self._listener.tick
             self.transport.close()
 
     # --- time -------------------------------------------------------------------------------------
@@ -362,12 +370,12 @@ class Connection(asyncio.Protocol):
         limits = self._listener.limits
         waited = tick - self.since_tick
         if self.is_closing or not self._writing:
-            unsent = self.transport.get_write_buffer_size()
-            if unsent < self._unsent:
+            taken = self._told - self.transport.get_write_buffer_size()
+            if taken > self._taken:
                 self.since_tick = tick
             elif waited > limits.body_timeout_s:
                 self.transport.abort()
-            self._unsent = unsent
+            self._taken = taken
         elif self.is_busy:
             return
         elif self.head is not None:
