@@ -3,6 +3,7 @@
 import fcntl
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -70,11 +71,14 @@ def test_nobody_overtakes_one_that_waits_to_be_alone(room: Path) -> None:
     with ExitStack() as first:
         first.enter_context(turns.turn(alone=False, room=room, door=room.parent))
         with waiting(room, alone=True) as other:
+            ends_s = time.monotonic() + LIMIT_S
             while is_free(room.parent, fcntl.LOCK_SH):  # it is not at the door yet
-                pass
-            assert not other.is_set()
-            first.close()
-            assert other.wait(LIMIT_S)
+                assert time.monotonic() < ends_s
+            with waiting(room, alone=False) as third:  # could go in beside the first
+                assert not third.wait(0.1)
+                first.close()
+                assert other.wait(LIMIT_S)
+                assert not third.is_set()
 
 
 def test_a_turn_ends_however_the_test_ends(room: Path) -> None:
