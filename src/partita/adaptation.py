@@ -21,6 +21,7 @@ from partita.planning.ensemble_choices import EnsembleChoices
 from partita.planning.estimator import EstimatorRules
 from partita.planning.placement import place_beside
 from partita.planning.switching import SwitchRules
+from partita.planning.varied_choices import executed_by
 from partita.planning.varied_choices import VariedChoices
 from partita.system.clock import SystemClock
 from partita.system.cpus import read_topology
@@ -210,12 +211,17 @@ class Adaptation:
         return [] if switcher is None else [switch.document() for switch in switcher.switches]
 
     def switch(self, model: str, plan: Plan, reason: str, version: str = "") -> Switch:
-        """Place a plan and switch to it. Raises `InvalidInput`, `NoFeasiblePlan` or `SwitchFailed`."""
+        """Place a plan and switch to it, in the runtime that serves now unless the plan names one.
+
+        Raises `InvalidInput`, `NoFeasiblePlan` or `SwitchFailed`.
+        """
         service = self._engine.service(model, version)
         deployment = self._engine.deployment(service)
         if isinstance(deployment, EnsembleDeployment):
             raise SwitchFailed(f"model {model!r} is an ensemble: say which plan it has by `partita allocate`")
         now = self.plan(model, version)
+        if not any(one.runtime for one in plan.instances):
+            plan = executed_by(plan, now.instances[0].runtime)
         cores = deployment.cores or now.placed_on
         if cores:
             plan = place_beside(plan, now.instances, self.topology, cores=cores)

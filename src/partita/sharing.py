@@ -308,6 +308,9 @@ def _plan(
         assert isinstance(choices, EnsembleChoices)
         return first_plan(choices, batch)
     if now.profile is not None and not now.is_limited:
+        if now.variants and batch is not None:  # else all workers of one in another runtime would load anew
+            varied = choices_of(replace(now, cores=tuple(cores)), topology, leaves_core=leaves_core)
+            return varied.best(max(1, min(batch, varied.max_batch)))
         most = largest_batch(now)
         optimizer = optimizer_for(now.profile, topology, tuple(cores), most)
         used = worker_cores(now.profile, len(cores), leaves_core=leaves_core)
