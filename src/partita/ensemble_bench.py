@@ -22,9 +22,9 @@ from partita.engine.engine import Engine
 from partita.engine.ensemble import Ensemble
 from partita.engine.service import ServiceSettings
 from partita.ensemble_deploy import deployment_of, plan_for_allocation
-from partita.ensemble_load import LEAST_SEGMENTS, SegmentLoad
+from partita.ensemble_load import SegmentLoad
 from partita.machines.dispatcher import BatchingRules
-from partita.profiling.inputs import calibration, load_samples, rows
+from partita.profiling.inputs import calibration, load_samples
 from partita.sources import ModelSource
 
 _ROOM_ITEMS = 1 << 20
@@ -215,21 +215,24 @@ class EnsembleBench:
         source = self._ensemble.calibration
         samples = None if source is None else load_samples(source, signature)
         dimensions = self._ensemble.members[0].source.settings.dimensions
-        items = rows(
-            calibration(signature, samples=samples, dimensions=dimensions).items, self._ensemble.segment
+        items = calibration(signature, samples=samples, dimensions=dimensions).items
+        largest = max(self._ensemble.batch_sizes)
+        batches = self._batches(service)
+        return SegmentLoad(
+            service,
+            items,
+            segment=self._ensemble.segment,
+            batch=max((batch for one in batches for batch in one), default=largest),
+            seats=max(map(sum, batches), default=largest),
         )
-        # The slowest member has them all before it: one batch executes and one waits for each of its workers.
-        hungriest = max(self._seats(service), default=max(self._ensemble.batch_sizes))
-        segments = 1 - (-2 * hungriest // self._ensemble.segment)
-        return SegmentLoad(service, items, in_flight=max(LEAST_SEGMENTS, segments))
 
-    def _seats(self, service: Ensemble) -> list[int]:
-        """Return how many items each member can execute at once."""
+    def _batches(self, service: Ensemble) -> list[list[int]]:
+        """Return the batch sizes of each member's workers."""
         if self._workers:
             models = range(len(self._models))
-            return [sum(batch for (_, m), batch in self._seated.items() if m == model) for model in models]
+            return [[batch for (_, m), batch in self._seated.items() if m == model] for model in models]
         branches = service.group.branches
-        return [sum(one.spec.batch for one in branch.member.instances.values()) for branch in branches]
+        return [[one.spec.batch for one in branch.member.instances.values()] for branch in branches]
 
     def latencies_ms(self) -> dict[tuple[int, int, int], float]:
         """Return how long every worker takes for every batch size with no other on its device, ms.

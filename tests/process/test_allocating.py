@@ -113,7 +113,7 @@ def test_where_not_all_workers_fit_those_of_the_matrix_before_keep_running(ensem
     left, right = (f"cpu:{cpu}" for cpu in CPUS[:2])
     roomy, tight = two_devices(230 * MIB)
     devices = roomy, replace(tight, memory_bytes=130 * MIB)
-    with EnsembleBench(ensemble, devices, guesses, measure_s=0.05) as bench:
+    with EnsembleBench(ensemble, devices, guesses, measure_s=0.2) as bench:
         assert bench(allocation_of(bench)) == 0, "both members on the second device do not fit"
         apart = AllocationMatrix.of([[8, 0], [0, 8]])
         assert bench(apart) > 0

@@ -257,6 +257,45 @@ def test_what_was_measured_again_counts_and_is_told() -> None:
     assert found.assessed == 2
 
 
+def test_once_over_no_step_is_taken_that_was_not_measured_again_and_no_others_are_measured() -> None:
+    sizes, start = (8, 32), AllocationMatrix.of([[8]])
+    measured: list[AllocationMatrix] = []
+
+    def bench(matrix: AllocationMatrix) -> float:
+        measured.append(matrix)
+        return float(matrix.rows[0][0])
+
+    found = search(
+        start,
+        sizes,
+        bench,
+        is_over=lambda: len(measured) >= 2,
+        again=lambda *_: pytest.fail("there is no time for it"),
+        others=[AllocationMatrix.of([[4]]), AllocationMatrix.of([[2]])],
+    )
+    assert measured == [start, AllocationMatrix.of([[4]])]
+    assert found.matrix == start
+    measured.clear()
+    found = search(
+        start,
+        sizes,
+        bench,
+        is_over=lambda: len(measured) >= 2,
+        again=lambda *_: pytest.fail("there is no time for it"),
+    )
+    assert (measured, found.matrix) == ([start, AllocationMatrix.of([[32]])], start), "unconfirmed"
+
+
+def test_the_result_is_what_the_log_says_after_everything_that_was_measured_again() -> None:
+    for seed in range(60):
+        machine = Machine(seed)
+        bench, again = noisy(machine, seed, 0.1)
+        limits = SearchLimits(max_iter=20, max_neighs=12, restarts=4, seed=seed)
+        found = search(machine.start(), machine.sizes, bench, limits, again=again)
+        rates = {one.matrix: one.items_per_s for one in found.log}
+        assert found.items_per_s == rates[found.matrix] >= found.start_items_per_s == rates[found.start]
+
+
 # --- the prediction ---------------------------------------------------------------------------------
 
 

@@ -161,3 +161,12 @@ def test_what_cannot_be_is_refused(loads: list[SimulatedLoad], said: str) -> Non
 def test_a_weight_has_to_be_one() -> None:
     with pytest.raises(InvalidInput, match="weight"):
         load("a", "1@1", weight=0.0)
+
+
+def test_a_profile_without_one_thread_is_simulated_and_fewer_cores_carry_nothing() -> None:
+    known = Profile(
+        ProfilePoint(threads=t, batch=b, mean_ms=10.0 + b * (1.0 + 15.0 / t)) for t in (2, 4) for b in (1, 8)
+    )
+    result = SharedSimulation([load("a", "20@20", 1, known=known), load("b", "20@20", 2, known=known)]).run()
+    assert all(one.answered for one in result.models.values())
+    assert not result.overloads

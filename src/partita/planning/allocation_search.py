@@ -104,8 +104,9 @@ def search(
 
     `is_over` is asked before every assessment but the first: once true, the best so far is returned. `told`
     hears of every assessment. `others` are assessed beside the start, and the fastest of them all is begun
-    from. With `again` no step is taken that a second measurement does not confirm; `told` hears of these
-    figures, too. A bench that gives the same figures gives the same result for the same seed.
+    from. With `again` no step is taken that a second measurement does not confirm, so that none is taken any
+    more once the search is over; `told` hears of these figures, too.
+    A bench that gives the same figures gives the same result for the same seed.
     """
     given = limits or SearchLimits()
     return _Search(start, batch_sizes, bench, given, predict, is_over, told, others, again).run()
@@ -130,19 +131,25 @@ class _Search:
 
     def run(self) -> SearchResult:
         rng = np.random.default_rng(self.limits.seed)
-        begin = max((self.start, *self.others), key=lambda matrix: self._assess(matrix, 0, 0))
-        best, best_rate = self._climb(begin, rng, climb=0)
+        begins = [self.start]
+        self._assess(self.start, 0, 0)
+        for other in self.others:
+            if self.is_over():
+                break
+            self._assess(other, 0, 0)
+            begins.append(other)
+        best = self._climb(max(begins, key=self._rate), rng, climb=0)
         for climb in range(1, self.limits.restarts + 1):
             if self._is_spent():
                 break
-            found, rate = self._climb(self._elsewhere(rng), rng, climb=climb)
-            if rate > best_rate:
-                best, best_rate = found, rate
+            # By the log: what was measured again meanwhile counts for those found earlier as well.
+            best = max(best, self._climb(self._elsewhere(rng), rng, climb=climb), key=self._rate)
+        best = max(best, self.start, key=self._rate)
         return SearchResult(
             start=self.start,
             start_items_per_s=self._rate(self.start),
             matrix=best,
-            items_per_s=best_rate,
+            items_per_s=self._rate(best),
             iterations=self.iterations,
             log=tuple(self.log.values()),
             paths=tuple(self.paths),
@@ -152,9 +159,7 @@ class _Search:
     def _is_spent(self) -> bool:
         return self.iterations >= self.limits.max_iter or self.is_over()
 
-    def _climb(
-        self, matrix: AllocationMatrix, rng: np.random.Generator, *, climb: int
-    ) -> tuple[AllocationMatrix, float]:
+    def _climb(self, matrix: AllocationMatrix, rng: np.random.Generator, *, climb: int) -> AllocationMatrix:
         """Return the matrix from which no neighbour is strictly faster, or where the limits are reached.
 
         Where no single change is, changes of two workers are looked at once.
@@ -181,7 +186,7 @@ class _Search:
             else:
                 break
         self.paths.append(tuple(path))
-        return matrix, self._rate(matrix)
+        return matrix
 
     def _faster(
         self, matrix: AllocationMatrix, assessed: Sequence[AllocationMatrix]
@@ -191,8 +196,10 @@ class _Search:
             best = max(assessed, key=self._rate, default=matrix)
             if self._rate(best) <= self._rate(matrix):
                 return None
-            if self.again is None or self.is_over():
+            if self.again is None:
                 return best
+            if self.is_over():
+                return None
             for one, rate in zip((matrix, best), self.again(matrix, best), strict=True):
                 self._note(replace(self.log[one], items_per_s=rate))
             if self._rate(best) > self._rate(matrix):

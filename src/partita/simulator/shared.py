@@ -1,12 +1,13 @@
 """One run of several models on one machine, and what came of it."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from partita.core.errors import InvalidInput
+from partita.core.errors import InvalidInput, NoFeasiblePlan
 from partita.core.plan import Objective
 from partita.planning.division import Divided, Division, Party, even_shares, wanted_cores
 from partita.planning.joint import Demand
@@ -129,8 +130,10 @@ class _Capacity:
     def __init__(self, optimizer: Optimizer, load: SimulatedLoad) -> None:
         settings, most, able = load.settings, 0.0, [0.0]
         for cores in range(1, settings.cores + 1):
-            plan = optimizer.plan(cores, settings.max_batch, Objective.THROUGHPUT)
-            able.append(most := max(most, optimizer.items_per_s(plan)))
+            with suppress(NoFeasiblePlan):  # of so few cores, where the profile has no instance so small
+                plan = optimizer.plan(cores, settings.max_batch, Objective.THROUGHPUT)
+                most = max(most, optimizer.items_per_s(plan))
+            able.append(most)
         self.most = most
         self._able = np.array(able)  # (cores + 1,) items/s, ascending
 
@@ -140,7 +143,10 @@ class _Capacity:
 
     def share(self, rate: float) -> float:
         """Return the same where cores are shared in turns: the part of all of their time."""
-        return (len(self._able) - 1) * rate / self.most
+        cores = len(self._able) - 1
+        if not self.most:
+            return cores + 1.0 if rate else 0.0
+        return cores * rate / self.most
 
 
 def _check(loads: Sequence[SimulatedLoad]) -> None:
