@@ -29,6 +29,7 @@ def launch_of(source: ModelSource) -> ModelLaunch:
         inputs=_inputs(settings.inputs, source.name),
         dimensions=dict(settings.dimensions),
         load_limit_s=settings.load_limit_s,
+        max_output_bytes=settings.max_output_bytes,
         process=_process(settings.process, source.name),
     )
 

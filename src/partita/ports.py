@@ -24,6 +24,7 @@ from partita.protocols.observed import ObservedHandler
 from partita.protocols.oip.application import Application
 from partita.protocols.oip.inference import Inference
 from partita.protocols.oip.repository_routes import RepositoryRoutes
+from partita.protocols.oip.run_settings import RunSettings
 from partita.protocols.openapi import document, openapi_route
 from partita.protocols.plans import PlanRoutes, Plans
 from partita.protocols.repository import Repository
@@ -99,7 +100,7 @@ class Ports:
         if settings.http is not None:
             predictions = TorchServeInference(self._predictor)
             torchserve = predictions.application()
-            oip = Application(self._engine).starlette(repository.routes())
+            oip = Application(self._engine, self._run_settings()).starlette(repository.routes())
             predictions.api = document("Inference", inference_interface(torchserve, oip))
             oip.routes.append(openapi_route(predictions.api))
             app = self._bridge(either(torchserve, oip, is_inference_path))
@@ -169,6 +170,7 @@ class Ports:
             self._engine,
             repository,
             torchserve,
+            self._run_settings(),
             self._limits(),
             self._loop,
             tls=self._certificate,
@@ -176,6 +178,12 @@ class Ports:
         )
         port = await self._grpc.start(address.host, address.port)
         self.addresses["grpc"] = Address(address.host, port)
+
+    def _run_settings(self) -> RunSettings:
+        said = self._settings
+        return RunSettings(
+            tracing=said.tracing, trace_sampling=said.trace_sampling, log_requests=said.log_requests
+        )
 
     def _limits(self) -> HttpLimits:
         settings = self._settings
@@ -186,6 +194,7 @@ class Ports:
             idle_timeout_s=settings.idle_timeout_s,
             header_timeout_s=settings.header_timeout_s,
             body_timeout_s=settings.body_timeout_s,
+            min_body_bytes_per_s=settings.min_body_bytes_per_s,
         )
 
     def _allow_connections(self) -> None:

@@ -119,6 +119,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that makes no progress with a batch for this long is replaced."""
     load_limit_s: Duration = 120.0
     """A worker that is not ready after this long has failed to load."""
+    max_output_bytes: Positive = 256 << 20
+    """Most that the outputs of one item may have; the item of a larger one fails."""
     inputs: dict[str, InputSettings] = {}
     dimensions: dict[str, Positive] = {}
     """Sizes of symbolic axes, for warm-up and profiling."""
@@ -230,6 +232,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A client must have sent a request's head within this long from its first byte."""
     body_timeout_s: Duration = 30.0
     """A client that sends a body must make progress at least this often."""
+    min_body_bytes_per_s: Annotated[int, msgspec.Meta(ge=0)] = 1024
+    """A body must come at least this fast on average, once `body_timeout_s` has passed; 0 = at any rate."""
     item_memory_bytes: Positive = 1 << 30
     """Largest memory for the items of one model's requests; only what is used is taken."""
 

@@ -4,6 +4,8 @@ import gzip
 import io
 import json
 import logging
+import shutil
+import subprocess
 import threading
 import time
 import zlib
@@ -19,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from partita.embedded import Server
 from partita.settings import ModelSettings, ServerSettings, Settings
 from tests import archives
+from tests.e2e.test_serve import until
 from tests.e2e.test_torchserve import FORM_TYPE, JSON_TYPE, LOCAL, ask, multipart, serving
 from tests.raw_client import RawClient, request
 
@@ -180,22 +183,30 @@ def test_explanations_and_descriptions_come_from_the_handler(server: Server) -> 
     assert (described["batchSize"], described["modelVersion"]) == (8, "1.0")
 
 
-def test_of_eight_requests_at_once_the_malformed_one_alone_fails(server: Server) -> None:
-    bodies = [b"nonsense" if k == 3 else f"[{k}, 2, 3, 4]".encode() for k in range(8)]
-    found: list[Any] = [None] * 8
+MALFORMED: dict[str, tuple[bytes, str, int]] = {
+    "a form that does not end": (multipart(data=b"[1, 2, 3, 4]")[0][:-4], multipart(data=b"")[1], 400),
+    "what its handler refuses": (b'"refuse"', JSON_TYPE, 422),
+    "what its handler cannot read": (b"nonsense", "X-Any: thing", 503),
+}
 
-    def one(k: int) -> None:
-        found[k] = ask(server, "POST", "/predictions/numbers", bodies[k])
 
-    clients = [threading.Thread(target=one, args=(k,)) for k in range(8)]
-    for client in clients:
-        client.start()
-    for client in clients:
-        client.join()
-    assert [status for status, _, _ in found] == [503 if k == 3 else 200 for k in range(8)]
+@pytest.mark.parametrize("case", MALFORMED)
+def test_of_eight_requests_at_once_the_malformed_one_alone_fails(server: Server, case: str) -> None:
+    *malformed, wanted = MALFORMED[case]
+    asking = [malformed if k == 3 else [f"[{k}, 2, 3, 4]".encode()] for k in range(8)]
+    start = threading.Barrier(8)
+
+    def one(given: list[Any]) -> tuple[int, dict[str, str], bytes]:
+        start.wait(20)
+        return ask(server, "POST", "/predictions/numbers", *given)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(one, asking))
+    assert [status for status, _, _ in found] == [wanted if k == 3 else 200 for k in range(8)]
     for k, (_, _, data) in enumerate(found):
         if k != 3:
-            assert json.loads(data)["scores"][0] == pytest.approx(2 * (0 * k + 2 + 6 + 12) + 0.5)
+            rows = np.arange(12).reshape(3, 4) @ [k, 2, 3, 4]
+            assert json.loads(data)["scores"] == pytest.approx(2 * rows + 0.5)
 
 
 def test_a_handler_that_takes_one_at_a_time_is_given_one_at_a_time(server: Server) -> None:
@@ -371,6 +382,83 @@ def test_an_archive_is_registered_scaled_and_unregistered(server: Server) -> Non
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
     assert ask(server, "POST", "/predictions/later", b"x")[0] == 404
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_the_lines_of_the_documentation_from_registering_to_unregistering(
+    server: Server, store: Path, tmp_path: Path
+) -> None:
+    here, there = server.url(), server.url("management")
+    archives.eager_archive(store, "second")
+    archives.function_archive(tmp_path, "shout", "--force").replace(store / "newer.mar")
+    (tmp_path / "item.json").write_text("[1, 2, 3, 4]")
+    item = str(tmp_path / "item.json")
+
+    def curl(*arguments: str, status: int = 200) -> Any:
+        script = ["curl", "-sS", "--max-time", "60", "-w", "\n%{http_code}", *arguments]
+        done = subprocess.run(script, capture_output=True, text=True, timeout=90, check=True)
+        text, _, code = done.stdout.rpartition("\n")
+        assert int(code) == status, text
+        return json.loads(text) if text.startswith(("{", "[")) else text
+
+    def said(*arguments: str, status: int = 200) -> str:
+        return str(curl(*arguments, status=status)["status"])
+
+    second, models = f"{there}/models/second", f"{there}/models"
+    assert "registered with 0 initial workers. Use scale" in said("-X", "POST", f"{models}?url=second.mar")
+    curl(f"{here}/predictions/second", "-T", item, status=503)
+    (waiting,) = curl(second)
+    assert (waiting["modelUrl"], waiting["minWorkers"], waiting["workers"]) == ("second.mar", 0, [])
+    assert said("-v", "-X", "PUT", f"{second}?min_worker=1", status=202) == "Processing worker updates..."
+    until(lambda: curl(second)[0]["workers"])
+    synchronous = f"{second}?min_worker=1&max_worker=1&synchronous=true"
+    assert said("-v", "-X", "PUT", synchronous) == "Workers scaled to 1 for model: second"
+    version = f"{second}/1.0?min_worker=1&synchronous=true"
+    assert said("-v", "-X", "PUT", version) == "Workers scaled to 1 for model: second, version: 1.0"
+    for asked in (
+        ["-T", item],
+        ["-F", f"data=@{item}"],
+        ["-d", "[1, 2, 3, 4]"],
+        ["--data-binary", f"@{item}"],
+    ):
+        assert curl(f"{here}/predictions/second", *asked) == ANSWER
+    assert curl(f"{here}/predictions/second/1.0", "-T", item) == ANSWER
+    assert curl("-X", "POST", f"{here}/explanations/second", "-T", item) == [1, 1, 1, 1]
+    curl("-X", "POST", f"{here}/v1/models/second:predict", "-d", "[1, 2, 3, 4]")
+    assert curl(f"{here}/v1/models/second") == {"name": "second", "ready": True}
+    for path in ("second", "second/1.0", "second/all"):
+        (described,) = curl(f"{models}/{path}")
+        assert described.keys() >= waiting.keys() | DESCRIBED
+        assert described["workers"][0].keys() >= WORKER
+        assert described["jobQueueStatus"].keys() == {"remainingCapacity", "pendingRequests"}
+    assert curl(f"{second}?customized=true")[0]["customizedMetadata"] == {"knows": "numbers"}
+    page = curl(f"{models}?limit=2")
+    pages = page["models"] + curl(f"{models}?limit=100&next_page_token={page['nextPageToken']}")["models"]
+    assert {"modelName": "second", "modelUrl": "second.mar"} in pages
+    query = (
+        "url=newer.mar&model_name=newer&initial_workers=1&synchronous=false&batch_size=2&max_batch_delay=5"
+    )
+    assert said("-X", "POST", f"{models}?{query}", status=202) == "Processing worker updates..."
+    until(lambda: len(curl(f"{models}/newer")[0]["workers"]) == 1)
+    described = curl(f"{models}/newer")[0]
+    assert (described["batchSize"], described["maxBatchDelay"]) == (2, 5)
+    assert curl(f"{here}/predictions/newer", "-d", "aloud") == "ALOUD"
+    said_default = said("-v", "-X", "PUT", f"{models}/newer/1.0/set-default")
+    assert said_default == 'Default version successfully updated for model "newer" to "1.0"'
+    assert said("-X", "DELETE", f"{models}/newer") == 'Model "newer" unregistered'
+    assert said("-X", "DELETE", f"{models}/second/1.0") == 'Model "second" unregistered'
+    assert curl(second, status=404)["type"] == "ModelNotFoundException"
+    assert curl("-X", "OPTIONS", here)["openapi"] == "3.0.1"
+
+
+DESCRIBED = {
+    *("modelName", "modelVersion", "modelUrl", "engine", "runtime", "minWorkers", "maxWorkers", "batchSize"),
+    *("maxBatchDelay", "responseTimeout", "startupTimeout", "maxRetryTimeoutInSec", "clientTimeoutInMills"),
+    *("parallelType", "parallelLevel", "deviceType", "continuousBatching", "useJobTicket", "useVenv"),
+    *("stateful", "sequenceMaxIdleMSec", "sequenceTimeoutMSec", "maxNumSequence", "maxSequenceJobQueueSize"),
+    *("loadedAtStartup", "workers", "jobQueueStatus"),
+}
+WORKER = {"id", "startTime", "status", "memoryUsage", "pid", "gpu", "gpuUsage"}
 
 
 def test_one_archive_is_registered_under_another_name(server: Server) -> None:

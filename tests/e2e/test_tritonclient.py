@@ -2,9 +2,11 @@
 
 import gzip
 import json
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -15,6 +17,7 @@ from partita.embedded import Server
 from partita.settings import Settings
 from partita.system.addresses import Address
 from tests import models
+from tests.raw_client import RawClient, infer
 
 triton = pytest.importorskip("tritonclient.http")
 
@@ -29,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     local = Address("127.0.0.1", 0)
     base = Settings()
     settings = msgspec.structs.replace(
-        base, server=msgspec.structs.replace(base.server, http=local, metrics=local, tune="never")
+        base, server=msgspec.structs.replace(base.server, http=local, metrics=local, grpc=local, tune="never")
     )
     paths = [folder / "linear.onnx", folder / "two.onnx"]
     with Server(paths, settings=settings, ports=True) as running:
@@ -157,6 +160,49 @@ def test_a_wrong_request_says_what_is_wrong(server: Server, case: str) -> None:
     assert text in answer["error"]
 
 
+def truncated(row: list[float]) -> bytes:
+    document = {"name": "x", "shape": [1, 4], "datatype": "FP32", "parameters": {"binary_data_size": 16}}
+    text = json.dumps({"inputs": [document]}).encode()
+    return infer("linear", text + np.array(row, np.float32).tobytes()[:12], header=len(text))
+
+
+def wrong_rows(row: list[float]) -> bytes:
+    tensor = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": row[:3]}
+    return infer("linear", json.dumps({"inputs": [tensor]}).encode())
+
+
+def no_json(row: list[float]) -> bytes:
+    return infer("linear", json.dumps({"inputs": row}).encode()[:-1])
+
+
+@pytest.mark.parametrize("malformed", [truncated, wrong_rows, no_json])
+def test_of_eight_at_once_the_malformed_one_alone_fails(
+    server: Server, malformed: Callable[[list[float]], bytes]
+) -> None:
+    x = np.random.default_rng(2).normal(size=(8, 4)).astype(np.float32)
+    start = threading.Barrier(8)
+
+    def one(k: int) -> Any:
+        if k == 3:
+            with RawClient(server.url()) as raw:
+                start.wait(20)
+                return raw.ask(malformed(x[k].tolist()))
+        client = triton.InferenceServerClient(str(server.head.ports["http"]))
+        tensor = triton.InferInput("x", [1, 4], "FP32")
+        tensor.set_data_from_numpy(x[k : k + 1])
+        start.wait(20)
+        answer = client.infer("linear", [tensor]).as_numpy("y")
+        client.close()
+        return answer
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(one, range(8)))
+    status, document = found.pop(3)
+    assert (status, list(document)) == (400, ["error"])
+    expected = np.delete(server.predict("linear", x)["y"], 3, axis=0)
+    np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-5)
+
+
 def test_a_truncated_body_an_unknown_model_and_an_unknown_path(server: Server) -> None:
     document = {"name": "x", "shape": [1, 4], "datatype": "FP32", "parameters": {"binary_data_size": 16}}
     text = json.dumps({"inputs": [document]}).encode()
@@ -176,6 +222,42 @@ def test_a_compressed_bomb_is_refused(server: Server) -> None:
     status, answer = post(server, "/v2/models/linear/infer", bomb, {"Content-Encoding": "gzip"})
     assert status == 413
     assert "max_body_bytes" in answer["error"]
+
+
+@pytest.mark.parametrize("door", ["http", "grpc"])
+def test_trace_and_log_settings_are_read_and_not_changed(server: Server, door: str) -> None:
+    kind = triton if door == "http" else pytest.importorskip("tritonclient.grpc")
+    errors = pytest.importorskip("tritonclient.utils")
+    client = kind.InferenceServerClient(str(server.head.ports[door]))
+    more = {} if door == "http" else {"as_json": True}
+
+    def said(document: Any) -> dict[str, Any]:
+        if door == "http":
+            return dict(document)
+        return {k: next(iter(v.values()), None) for k, v in document["settings"].items()}
+
+    trace = said(client.get_trace_settings(**more))
+    assert (trace["trace_level"], trace["trace_mode"]) == (
+        ["OFF"],
+        "opentelemetry" if door == "http" else ["opentelemetry"],
+    )
+    assert said(client.get_trace_settings("linear", **more)) == trace
+    same = client.update_trace_settings(settings={"trace_level": ["OFF"], "trace_rate": None}, **more)
+    assert said(same) == trace
+    log = said(client.get_log_settings(**more))
+    assert (log["log_info"], log["log_verbose_level"]) == (True, 0)
+    assert said(client.update_log_settings({"log_info": True}, **more)) == log
+    changes: list[Callable[[], Any]] = [
+        lambda: client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]}),
+        lambda: client.update_log_settings({"log_info": False}),
+        lambda: client.update_log_settings({"nothing": 1}),
+        lambda: client.get_trace_settings("none"),
+    ]
+    for change in changes:
+        with pytest.raises(errors.InferenceServerException) as caught:
+            change()
+        assert caught.value.status() in ("400", "404", "StatusCode.INVALID_ARGUMENT", "StatusCode.NOT_FOUND")
+    client.close()
 
 
 def test_several_inputs_in_any_order(server: Server, client: Any) -> None:

@@ -313,8 +313,8 @@ def test_408_for_a_head_that_comes_a_byte_at_a_time() -> None:
     refused(wire, 408, b"header_timeout_s = 3")
 
 
-def test_408_for_a_body_that_stops_but_not_for_a_slow_one() -> None:
-    wire = Wire(body_timeout_s=3, header_timeout_s=1)
+def test_408_for_a_body_that_stops_but_not_for_a_slow_one_where_any_rate_is_allowed() -> None:
+    wire = Wire(body_timeout_s=3, min_body_bytes_per_s=0, header_timeout_s=1)
     request = post(b"x" * 8)
     wire.send(request[:-8])
     for _ in range(7):
@@ -323,6 +323,57 @@ def test_408_for_a_body_that_stops_but_not_for_a_slow_one() -> None:
     assert wire.statuses == []
     wire.ticks(4)
     refused(wire, 408, b"body_timeout_s = 3")
+
+
+@pytest.mark.parametrize("way", ["length", "chunks"])
+def test_408_for_a_body_that_comes_in_drops(way: str) -> None:
+    """Each is progress, but at a byte every other second ten thousand would keep the connection for hours."""
+    wire = Wire(body_timeout_s=4, min_body_bytes_per_s=10)
+    request = post(bytes(10_000)) if way == "length" else chunked(bytes(10_000))
+    start = request.index(b"\r\n\r\n") + 4
+    wire.send(request[:start])
+    for k in range(3):
+        wire.ticks(2)
+        assert wire.statuses == ([] if k < 2 else [408])
+        if k < 2:
+            wire.send(request[start + k : start + k + 1])
+    refused(wire, 408, b"2 bytes of a body in 5 s; min_body_bytes_per_s = 10")
+
+
+def test_a_body_at_the_least_rate_is_taken_and_what_comes_with_the_head_counts() -> None:
+    wire = Wire(body_timeout_s=3, min_body_bytes_per_s=10)
+    request = post(bytes(200))
+    wire.send(request[:-170])
+    for _ in range(17):
+        wire.ticks(1)
+        assert wire.statuses == []
+        wire.send(bytes(10))
+    assert wire.statuses == [200]
+    wire.send(request[:-170])
+    for _ in range(2):
+        wire.ticks(3)
+        wire.send(b"x")
+    assert wire.statuses == [200]
+    wire.ticks(1)
+    assert wire.statuses == [200, 408]
+
+
+def test_time_in_which_nothing_is_taken_does_not_count_for_the_rate() -> None:
+    wire = Wire(body_timeout_s=3, min_body_bytes_per_s=100)
+    wire.send(post(bytes(8))[:-8])
+    wire.connection.pause_writing()  # an answer before, whose bytes filled the client's side only now
+    for unsent in range(20, 10, -1):
+        wire.transport.unsent = unsent
+        wire.ticks(1)
+    wire.send(b"abcd")  # was on its way
+    assert not wire.transport.is_reading()
+    wire.connection.resume_writing()
+    wire.loop.run()
+    assert wire.transport.is_reading()
+    wire.ticks(3)
+    wire.send(b"efgh")
+    assert wire.handler.bodies == [b"abcdefgh"]
+    assert wire.statuses == [200]
 
 
 def test_the_body_has_its_own_time_after_a_slow_head() -> None:

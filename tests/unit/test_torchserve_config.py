@@ -26,6 +26,7 @@ load_models=a.mar,other=b.mar
 job_queue_size: 7
 default_workers_per_model=2
 max_request_size=1000
+max_response_size=2000
 allowed_urls=https://one/.*,https://two/.*
 install_py_dep_per_model=true
 disable_token_authorization=true
@@ -86,6 +87,7 @@ def test_models_get_what_is_said_of_all_of_one_and_by_themselves(place: Path) ->
     assert (a.min_workers, a.max_workers, a.queue_size) == (1, 3, 7)
     assert (other.min_workers, other.max_workers, other.queue_size) == (2, 2, 7)
     assert other.options == {"envelope": "json"}
+    assert (a.max_output_bytes, other.max_output_bytes) == (2000, 2000)
     later = Catalogue(paths=(), settings=settings).find("b.mar", {"max_batch": 2})
     assert (later.settings.max_batch, later.settings.queue_size) == (2, 7)
 

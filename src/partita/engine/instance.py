@@ -220,6 +220,7 @@ class Instance:
             gpu=None if gpu is None else gpu_message(gpu),
             input_arena_bytes=self._inputs.nbytes,
             output_slots=OUTPUT_SLOTS,
+            max_output_bytes=launch.max_output_bytes,
         )
 
     def _limit_loading(self) -> None:

@@ -21,6 +21,7 @@ class ModelLaunch:
     inputs: tuple[TensorSpec, ...] | None = None
     dimensions: dict[str, int] = field(default_factory=dict)
     load_limit_s: float = 120.0
+    max_output_bytes: int = 256 << 20
     process: ProcessSettings = field(default_factory=ProcessSettings)
     memory_at: tuple[int, ...] = ()
     """Batch sizes whose memory a worker is to say once it is ready."""

@@ -65,6 +65,8 @@ class Start(Message, frozen=True, kw_only=True):
     """Batch sizes to execute once while it warms up, so that `Ready` can say what is held after each."""
     input_arena_bytes: int
     output_slots: int = 3
+    max_output_bytes: int = 1 << 40
+    """Most that the outputs of one item may have."""
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True):

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partita.core.errors import InferenceFailed
 from partita.core.tensors import DataType, Signature
 from partita.system.shared_memory import PAGE_BYTES, SharedMemory
 from partita.wire.messages import Output
@@ -21,9 +22,12 @@ class OutputArena:
     The head names a slot only when it has taken what the slot held before.
     """
 
-    __slots__ = ("_memory", "_slots", "_texts", "_view")
+    __slots__ = ("_batched", "_max_item_bytes", "_memory", "_slots", "_texts", "_view")
 
-    def __init__(self, signature: Signature, *, slots: int, slot_bytes: int) -> None:
+    def __init__(self, signature: Signature, *, slots: int, slot_bytes: int, max_item_bytes: int) -> None:
+        self._batched = signature.batched
+        self._max_item_bytes = max_item_bytes
+        """Most that the outputs of one item may have, in a batch on average."""
         slot_bytes = _rounded(max(slot_bytes, 1), PAGE_BYTES)
         self._memory = SharedMemory.create(slots * slot_bytes, "outputs")
         self._view = self._memory.view
@@ -46,7 +50,8 @@ class OutputArena:
     def write(self, slot: int, parts: list[Part]) -> tuple[Output, ...]:
         """Write the outputs of a batch's executions, joined along the batch axis, into a slot.
 
-        Offsets are from the start of the file. Raises `InferenceFailed` if the executions' shapes differ.
+        Offsets are from the start of the file. Raises `InferenceFailed` if the executions' shapes differ, or
+        if the outputs are larger than is allowed.
         """
         if len(parts) == 1 and not self._texts:
             arrays = parts[0]
@@ -82,10 +87,20 @@ class OutputArena:
         for nbytes, shape in wanted:
             outputs.append(Output(at, nbytes, shape))
             at += (nbytes + ALIGNMENT_BYTES - 1) & -ALIGNMENT_BYTES
+        if at - start > self._max_item_bytes:
+            self._check_size(wanted)
         if at - start <= capacity:
             return tuple(outputs)
         moved = self._enlarge(slot, at - start) - start
         return tuple(Output(o.offset + moved, o.size, o.shape) for o in outputs)
+
+    def _check_size(self, wanted: list[tuple[int, tuple[int, ...]]]) -> None:
+        items = wanted[0][1][0] if self._batched else 1
+        nbytes = sum(size for size, _ in wanted) // max(1, items)
+        if nbytes > self._max_item_bytes:
+            raise InferenceFailed(
+                f"an item's outputs have {nbytes} bytes; max_output_bytes = {self._max_item_bytes}"
+            )
 
     def _enlarge(self, slot: int, nbytes: int) -> int:
         """Move a slot to new space with room to spare; its old pages go back to the system."""

@@ -51,7 +51,12 @@ def serve(
             held.callback(inputs.close)
             with loading or nullcontext():
                 model = load_model(start, held)
-            arena = OutputArena(model.signature, slots=start.output_slots, slot_bytes=model.slot_bytes)
+            arena = OutputArena(
+                model.signature,
+                slots=start.output_slots,
+                slot_bytes=model.slot_bytes,
+                max_item_bytes=start.max_output_bytes,
+            )
             held.callback(arena.close)
         except (Exception, SystemExit) as error:
             return _report(channel, error)

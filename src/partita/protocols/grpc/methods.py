@@ -14,14 +14,18 @@ from partita.protocols.grpc.handlers import AsyncMethod, Method
 from partita.protocols.grpc.messages import CLASSES
 from partita.protocols.oip.application import EXTENSIONS
 from partita.protocols.oip.describe import configuration, metadata, statistics
+from partita.protocols.oip.run_settings import RunSettings, check_unchanged
 from partita.protocols.repository import Repository, load_request
+
+_LOG_TYPES = {bool: "bool_param", int: "uint32_param", str: "string_param"}
 
 
 class GrpcMethods:
     """The methods that one look at the engine answers."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, run: RunSettings) -> None:
         self._engine = engine
+        self._run = run
 
     def by_name(self) -> dict[str, Method]:
         """Return each method under the protocol's name for it."""
@@ -33,6 +37,8 @@ class GrpcMethods:
             "ModelMetadata": self.metadata,
             "ModelConfig": self.configuration,
             "ModelStatistics": self.statistics,
+            "TraceSetting": self.trace_settings,
+            "LogSettings": self.log_settings,
         }
 
     def _versions(self, service: Service) -> list[str]:
@@ -83,6 +89,22 @@ class GrpcMethods:
         document = {"model_stats": [statistics(service) for service in services]}
         return ParseDict(document, CLASSES["ModelStatisticsResponse"]())
 
+    def trace_settings(self, request: Any) -> Any:
+        """How requests are traced; changing that is refused."""
+        if request.model_name:
+            self._engine.service(request.model_name)
+        now = {name: _listed(value) for name, value in self._run.trace().items()}
+        check_unchanged(now, {name: list(given.value) or None for name, given in request.settings.items()})
+        document = {name: {"value": value} for name, value in now.items()}
+        return ParseDict({"settings": document}, CLASSES["TraceSettingResponse"]())
+
+    def log_settings(self, request: Any) -> Any:
+        """What is logged; changing that is refused."""
+        now = self._run.log()
+        check_unchanged(now, _values(request.settings))
+        document = {name: {_LOG_TYPES[type(value)]: value} for name, value in now.items()}
+        return ParseDict({"settings": document}, CLASSES["LogSettingsResponse"]())
+
 
 class GrpcRepository:
     """The repository extension; whoever loads or unloads sends the token as metadata ``authorization``."""
@@ -121,6 +143,10 @@ class GrpcRepository:
     def _check(self, authorization: str | None) -> None:
         assert self._access is not None
         self._access.check(authorization)
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def _values(parameters: Any) -> dict[str, Any]:

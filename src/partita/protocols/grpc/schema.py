@@ -87,6 +87,17 @@ RepositoryModelLoadResponse:
 RepositoryModelUnloadRequest: 1 repository_name string, 2 model_name string,
   3 parameters map ModelRepositoryParameter
 RepositoryModelUnloadResponse:
+
+TraceSettingRequest: 1 settings map TraceSettingRequest.SettingValue, 2 model_name string
+TraceSettingRequest.SettingValue: 1 value repeated string
+TraceSettingResponse: 1 settings map TraceSettingResponse.SettingValue
+TraceSettingResponse.SettingValue: 1 value repeated string
+LogSettingsRequest: 1 settings map LogSettingsRequest.SettingValue
+LogSettingsRequest.SettingValue: 1 bool_param oneof parameter_choice bool,
+  2 uint32_param oneof parameter_choice uint32, 3 string_param oneof parameter_choice string
+LogSettingsResponse: 1 settings map LogSettingsResponse.SettingValue
+LogSettingsResponse.SettingValue: 1 bool_param oneof parameter_choice bool,
+  2 uint32_param oneof parameter_choice uint32, 3 string_param oneof parameter_choice string
 """
 
 ENUMS = {

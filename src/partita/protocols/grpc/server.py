@@ -16,6 +16,7 @@ from partita.protocols.grpc.observed import GrpcObserved
 from partita.protocols.grpc.schema import SERVICE
 from partita.protocols.grpc.torchserve import TorchServeGrpc
 from partita.protocols.http.listener import HttpLimits
+from partita.protocols.oip.run_settings import RunSettings
 from partita.system.certificates import Certificate
 
 UNLIMITED = -1
@@ -29,6 +30,7 @@ class GrpcServer:
         engine: Engine,
         repository: GrpcRepository,
         torchserve: TorchServeGrpc,
+        run: RunSettings,
         limits: HttpLimits,
         loop: asyncio.AbstractEventLoop,
         *,
@@ -40,6 +42,7 @@ class GrpcServer:
         self._interceptors = (GrpcObserved(),) if is_observed else ()
         self._repository = repository
         self._torchserve = torchserve
+        self._run = run
         self._limits = limits
         self._loop = loop
         self._server: grpc.aio.Server | None = None
@@ -68,7 +71,8 @@ class GrpcServer:
 
     def _handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         inference = GrpcInference(self._engine, self._loop, max_body_bytes=self._limits.max_body_bytes)
-        methods = {name: at_once(method) for name, method in GrpcMethods(self._engine).by_name().items()}
+        known = GrpcMethods(self._engine, self._run).by_name()
+        methods = {name: at_once(method) for name, method in known.items()}
         handlers = {
             name: unary(CLASSES[f"{name}Request"], method)
             for name, method in {**methods, **self._repository.by_name()}.items()

@@ -58,9 +58,9 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_armed", "_buffer", "_chunked", "_listener", "_missing", "_parts", "_reading", "_taken", "_told",
-        "_writing",
-        "has_begun", "head", "is_busy", "is_closing", "pending", "repeat", "since_tick", "transport",
+        "_armed", "_body_bytes", "_body_s", "_buffer", "_chunked", "_listener", "_missing", "_parts",
+        "_reading", "_taken", "_told", "_writing", "has_begun", "head", "is_busy", "is_closing", "pending",
+        "repeat", "since_tick", "transport",
     )  # fmt: skip
 
     def __init__(self, listener: "Listener") -> None:
@@ -73,6 +73,10 @@ class Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._missing = 0
         self._chunked: ChunkedBody | None = None
+        self._body_bytes = 0
+        """Of the body that is being read, its framing counted; it came in parts."""
+        self._body_s = 0
+        """Seconds since its head in which the client could send."""
         self._reading = True
         self._writing = True
         self._told = 0
@@ -195,11 +199,12 @@ class Connection(asyncio.Protocol):
             self._listener.handler.handle(self, head, data, start)
             return
         self.since_tick = self._listener.tick
+        self._body_bytes, self._body_s = have, 0
         if head.expects_continue and head.http_version == "1.1":
             self.transport.write(CONTINUE)
         if length < 0:
             self._chunked = ChunkedBody(max_bytes=limits.max_body_bytes)
-            self._more_body(data[start:])
+            self._more_chunks(data[start:])
         else:
             self._parts = [data[start:]]
             self._missing = length - have
@@ -212,6 +217,7 @@ class Connection(asyncio.Protocol):
         self._buffer = data.lstrip(b"\r\n") if data[:1] in b"\r\n" else data
 
     def _more_body(self, data: bytes) -> None:
+        self._body_bytes += len(data)
         if self._chunked is not None:
             self._more_chunks(data)
             return
@@ -321,14 +327,14 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def _continue(self) -> None:
-        if self.is_closing or self.is_busy or not self._writing or self.head is not None:
+        if self.is_closing or self.is_busy or not self._writing:
             return
         if not self._reading:
             self._reading = True
             self.transport.resume_reading()
         if self._buffer:
             data, self._buffer = self._buffer, b""
-            self._begin(data)
+            (self._begin if self.head is None else self._more_body)(data)
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer what cannot be handed on, and close: where the next request begins is not known."""
@@ -379,15 +385,20 @@ class Connection(asyncio.Protocol):
         elif self.is_busy:
             return
         elif self.head is not None:
-            if waited > limits.body_timeout_s:
-                self._refuse(
-                    408, f"no progress with the body within body_timeout_s = {limits.body_timeout_s:g}"
-                )
+            self._check_body(waited)
         elif self._buffer:
             if waited > limits.header_timeout_s:
                 self._refuse(408, f"no head within header_timeout_s = {limits.header_timeout_s:g}")
         elif waited > limits.idle_timeout_s:
             self._close()
+
+    def _check_body(self, waited_s: int) -> None:
+        patience_s, least = self._listener.limits.body_timeout_s, self._listener.limits.min_body_bytes_per_s
+        have, self._body_s = self._body_bytes, self._body_s + 1
+        if waited_s > patience_s:
+            self._refuse(408, f"no progress with the body within body_timeout_s = {patience_s:g}")
+        elif have < least * (self._body_s - patience_s):
+            self._refuse(408, f"{have} bytes of a body in {self._body_s} s; min_body_bytes_per_s = {least}")
 
     def shut_down(self) -> None:
         """Close as soon as the request at hand is answered."""

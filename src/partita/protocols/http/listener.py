@@ -23,6 +23,7 @@ class HttpLimits:
     idle_timeout_s: float = 75.0
     header_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
+    min_body_bytes_per_s: int = 1024
 
 
 class Listener:

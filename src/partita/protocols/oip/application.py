@@ -1,7 +1,8 @@
 """Everything of the protocol but inference: health, metadata, configuration, statistics."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version as package_version
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -10,11 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from partita.core.errors import PartitaError
+from partita.core.errors import InvalidRequest, PartitaError
 from partita.engine.engine import Engine
 from partita.engine.service import Service
 from partita.protocols.oip.describe import configuration, metadata, statistics
 from partita.protocols.oip.inference import STATUS
+from partita.protocols.oip.run_settings import RunSettings, check_unchanged
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -42,8 +44,9 @@ def application(routes: Sequence[BaseRoute]) -> Starlette:
 class Application:
     """The endpoints over one engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, run: RunSettings) -> None:
         self._engine = engine
+        self._run = run
 
     def starlette(self, extra: Sequence[BaseRoute] = ()) -> Starlette:
         """Return the ASGI application, with further routes of the same port."""
@@ -56,6 +59,9 @@ class Application:
             Route("/v2/models/stats", self.all_statistics),
             *self._model_routes(model),
             *self._model_routes(model + "/versions/{version}"),
+            Route("/v2/trace/setting", self.trace_settings, methods=["GET", "POST"]),
+            Route(model + "/trace/setting", self.trace_settings, methods=["GET", "POST"]),
+            Route("/v2/logging", self.log_settings, methods=["GET", "POST"]),
             Route("/v1/models/{model}", self.v1_ready),
             *extra,
         ]
@@ -134,10 +140,29 @@ class Application:
         services = self._engine.versions.values()
         return json({"model_stats": [statistics(s) for s in services if s.has_signature]})
 
+    async def trace_settings(self, request: Request) -> Response:
+        """How requests are traced; changing that is refused."""
+        if "model" in request.path_params:
+            self._service(request)
+        return await _settings_reply(request, self._run.trace())
+
+    async def log_settings(self, request: Request) -> Response:
+        """What is logged; changing that is refused."""
+        return await _settings_reply(request, self._run.log())
+
     async def infer_needs_post(self, request: Request) -> Response:
         """Inference by any method but POST."""
         self._service(request)
         raise HTTPException(405, headers={"Allow": "POST"})
+
+
+async def _settings_reply(request: Request, now: Mapping[str, Any]) -> Response:
+    try:
+        wanted = msgspec.json.decode(await request.body() or b"{}", type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not a JSON object: {error}") from None
+    check_unchanged(now, wanted)
+    return json(now)
 
 
 async def _known_error(request: Request, error: Exception) -> Response:  # noqa: ARG001

@@ -7,6 +7,27 @@ from partita.engine.instance import Instance
 from partita.engine.service import Service
 from partita.system.process_times import started_at_s
 
+ALIKE = {
+    "maxRetryTimeoutInSec": 300,
+    "parallelType": "",
+    "parallelLevel": 0,
+    "deviceType": "cpu",
+    "continuousBatching": False,
+    "useJobTicket": False,
+    "useVenv": False,
+    "stateful": False,
+    "sequenceMaxIdleMSec": 0,
+    "sequenceTimeoutMSec": 0,
+    "maxNumSequence": 0,
+    "maxSequenceJobQueueSize": 0,
+}
+"""Keys that clients may look for, of what is the same for every model here."""
+
+
+def url_of(service: Service) -> str:
+    """Return the archive that a model came from, its name where it is none."""
+    return str(service.member.launch.options.get("archive", service.name))
+
 
 def describe(service: Service, limits: tuple[int, int] | None = None) -> dict[str, Any]:
     """Return one entry of a model's description; `limits` are the least and most workers."""
@@ -18,7 +39,7 @@ def describe(service: Service, limits: tuple[int, int] | None = None) -> dict[st
     return {
         "modelName": service.name,
         "modelVersion": service.version,
-        "modelUrl": launch.options.get("archive", service.name),
+        "modelUrl": url_of(service),
         "engine": launch.runtime,
         "runtime": "python",
         "minWorkers": least,
@@ -27,19 +48,8 @@ def describe(service: Service, limits: tuple[int, int] | None = None) -> dict[st
         "maxBatchDelay": int(rules.batch_timeout_s * 1000),
         "responseTimeout": int(rules.execution_limit_s),
         "startupTimeout": int(launch.load_limit_s),
-        "maxRetryTimeoutInSec": 300,
         "clientTimeoutInMills": int((service.settings.deadline_s or 0) * 1000),
-        "parallelType": "",
-        "parallelLevel": 0,
-        "deviceType": "cpu",
-        "continuousBatching": False,
-        "useJobTicket": False,
-        "useVenv": False,
-        "stateful": False,
-        "sequenceMaxIdleMSec": 0,
-        "sequenceTimeoutMSec": 0,
-        "maxNumSequence": 0,
-        "maxSequenceJobQueueSize": 0,
+        **ALIKE,
         "loadedAtStartup": True,
         "workers": [_worker(instance) for instance in instances],
         "jobQueueStatus": {
@@ -49,17 +59,21 @@ def describe(service: Service, limits: tuple[int, int] | None = None) -> dict[st
     }
 
 
-def parked(name: str, version: str) -> dict[str, Any]:
-    """Return the entry of a model that is registered without workers."""
+def parked(name: str, version: str, url: str) -> dict[str, Any]:
+    """Return the entry of a model that is registered without workers; `url` is what it came from."""
     return {
         "modelName": name,
         "modelVersion": version,
-        "modelUrl": name,
+        "modelUrl": url or name,
         "runtime": "python",
         "minWorkers": 0,
         "maxWorkers": 0,
         "batchSize": 1,
         "maxBatchDelay": 100,
+        "responseTimeout": 120,
+        "startupTimeout": 120,
+        "clientTimeoutInMills": 0,
+        **ALIKE,
         "loadedAtStartup": False,
         "workers": [],
         "jobQueueStatus": {"remainingCapacity": 0, "pendingRequests": 0},

@@ -13,7 +13,7 @@ from partita.engine.engine import Engine
 from partita.engine.service import Service
 from partita.protocols.repository import LoadRequest, Repository
 from partita.protocols.torchserve.archives import asked_archive, document_of, is_archive
-from partita.protocols.torchserve.describe import describe, parked
+from partita.protocols.torchserve.describe import describe, parked, url_of
 from partita.protocols.torchserve.predictions import Prediction, find_service
 from partita.protocols.torchserve.replies import Conflict, DefaultVersion, MethodNotAllowed
 
@@ -81,7 +81,7 @@ class TorchServeOperations:
         first = _whole(given, "next_page_token", 0, least=0)
         names = self._names()
         document: dict[str, Any] = {
-            "models": [{"modelName": name, "modelUrl": name} for name in names[first : first + limit]]
+            "models": [{"modelName": n, "modelUrl": self._url(n)} for n in names[first : first + limit]]
         }
         if first + limit < len(names):
             document = {"nextPageToken": str(first + limit), **document}
@@ -102,8 +102,15 @@ class TorchServeOperations:
             raise ModelNotFound(f"Model not found: {name}")
         return [
             *(describe(one, self._limits(one, known.get(one.version))) for one in chosen),
-            *(parked(name, one) for one in sorted(waiting, key=version_order)),
+            *(parked(name, one, known[one].request.source) for one in sorted(waiting, key=version_order)),
         ]
+
+    def _url(self, name: str) -> str:
+        """Return what a model came from: an archive's file or URL, its name where it is none."""
+        service = self._engine.services.get(name)
+        if service is not None:
+            return url_of(service)
+        return next((known.request.source or name for known in self._registered.get(name, {}).values()), name)
 
     def _limits(self, service: Service, known: Registered | None) -> tuple[int, int]:
         """Return the least and most workers that a model may have; where nobody says, those that it has."""

@@ -38,6 +38,7 @@ ERRORS = {
 }
 """Status and type of each error code; 500 and InternalServerException for any other."""
 
+_TOO_LARGE = re.compile(r"an item's outputs have \d+ bytes; max_output_bytes = \d+")
 _MEMORY = re.compile(r"(^|: )(MemoryError|OutOfMemoryError)\b")
 _NOT_FOUND = "Requested resource is not found, please refer to API document."
 NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
@@ -156,7 +157,7 @@ def message_of(error: PartitaError) -> str:
     if _is_memory(error):
         return "Out of resources"
     if isinstance(error, InferenceFailed):
-        return str(error) if str(error) in TOLD else "Prediction failed"
+        return str(error) if str(error) in TOLD or _TOO_LARGE.fullmatch(str(error)) else "Prediction failed"
     return "Worker died." if error.code == "worker_died" else str(error)
 
 
