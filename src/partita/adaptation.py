@@ -21,8 +21,7 @@ from partita.planning.ensemble_choices import EnsembleChoices
 from partita.planning.estimator import EstimatorRules
 from partita.planning.placement import place_beside
 from partita.planning.switching import SwitchRules
-from partita.planning.varied_choices import executed_by
-from partita.planning.varied_choices import VariedChoices
+from partita.planning.varied_choices import VariedChoices, executed_by
 from partita.system.clock import SystemClock
 from partita.system.cpus import read_topology
 from partita.system.memory import available_bytes

@@ -14,8 +14,8 @@ from partita.protocols.access import Access
 from partita.protocols.by_path import either
 from partita.protocols.door import Door
 from partita.protocols.http.asgi import AsgiBridge
-from partita.protocols.http.connection import Handler
 from partita.protocols.http.cors import Origins
+from partita.protocols.http.handler import Handler
 from partita.protocols.http.listener import HttpLimits, Listener
 from partita.protocols.interfaces import inference_interface, management_interface, metrics_interface
 from partita.protocols.management import management_application

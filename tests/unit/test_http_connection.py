@@ -2,7 +2,8 @@
 
 import pytest
 
-from partita.protocols.http.connection import MAX_UNREAD_BYTES, WRITE_BUFFER_BYTES, Connection, Repeat
+from partita.protocols.http.connection import MAX_UNREAD_BYTES, WRITE_BUFFER_BYTES, Connection
+from partita.protocols.http.handler import Repeat
 from partita.protocols.http.heads import RequestHead, parse_head
 from partita.protocols.http.responses import CONTINUE, chunked_head, response_head
 from tests.fake_transport import Wire

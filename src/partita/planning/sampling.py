@@ -21,8 +21,8 @@ from partita.planning.sampling_frontier import UNKNOWN_MS, Floats, FrontierSolve
 from partita.planning.sampling_iterations import IterationRule, Sample
 
 _SERIOUS = 0.05
-"""A regret that hurts. While one is plausible, batches least certain count much more than many that are nearly
-so; then all count that may be better, for what is left is a few near ties that decide most batches."""
+"""A regret that hurts. While one is plausible, batches least certain count much more than many nearly so;
+then all that may be better count, for what is left is a few near ties that decide most batches."""
 _SERIOUS_POWER, _MILD_POWER = 16, 4
 _UNKNOWN_GAIN = 0.3
 """Most that measuring an unknown point is taken to sharpen its bound, as a fraction."""

@@ -3,7 +3,8 @@
 from uuid import uuid4
 
 from partita.engine.observing import INCOMING, Incoming, is_request_id
-from partita.protocols.http.connection import Connection, Handler
+from partita.protocols.http.connection import Connection
+from partita.protocols.http.handler import Handler
 from partita.protocols.http.heads import RequestHead
 
 

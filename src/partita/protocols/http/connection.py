@@ -2,10 +2,11 @@
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from partita.core.errors import InvalidRequest, PayloadTooLarge
 from partita.protocols.http.chunked import ChunkedBody
+from partita.protocols.http.handler import Repeat
 from partita.protocols.http.heads import RequestHead
 from partita.protocols.http.responses import CONTINUE, LAST_CHUNK, error_response, with_close, with_lines
 
@@ -17,37 +18,6 @@ WRITE_BUFFER_BYTES = 1 << 20
 
 MAX_UNREAD_BYTES = 16 << 20
 """Of a response in chunks; a client that has more of it unread is cut off."""
-
-
-class Repeat:
-    """What a request's first bytes mean, decided once: one that begins with them again goes straight on.
-
-    Only for a request that came whole in one read, from a client that keeps its connection and takes the
-    answer as it is.
-    """
-
-    __slots__ = ("head", "nbytes", "prefix")
-
-    def __init__(self, head: RequestHead, prefix: bytes, nbytes: int) -> None:
-        self.head = head
-        self.prefix = prefix
-        """Everything before the data: the head, and what of the body is to be the same."""
-        self.nbytes = nbytes
-        """Length of the whole request."""
-
-    def handle(self, connection: "Connection", data: bytes) -> None:
-        """Take the whole request, as `Handler.handle` does."""
-        raise NotImplementedError
-
-
-class Handler(Protocol):
-    """Takes complete requests."""
-
-    def handle(self, connection: "Connection", head: RequestHead, data: bytes, start: int) -> None:
-        """Answer with `connection.respond`, now or later. The body is ``data[start:]``."""
-
-    def abandoned(self, connection: "Connection") -> None:
-        """The client of the request at hand is gone; `connection.pending` says which request that was."""
 
 
 class Connection(asyncio.Protocol):

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from partita.protocols.http.connection import Connection, Handler
+from partita.protocols.http.connection import Connection
+from partita.protocols.http.handler import Handler
 from partita.protocols.http.heads import RequestHead
 from partita.protocols.http.responses import response_head
 

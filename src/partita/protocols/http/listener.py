@@ -6,8 +6,9 @@ import ssl
 from dataclasses import dataclass
 
 from partita.core.errors import InvalidInput
-from partita.protocols.http.connection import Connection, Handler
+from partita.protocols.http.connection import Connection
 from partita.protocols.http.cors import CorsHandler, Origins
+from partita.protocols.http.handler import Handler
 from partita.protocols.http.heads import HeadMemo
 
 TICK_S = 1.0

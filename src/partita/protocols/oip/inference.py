@@ -15,7 +15,8 @@ from partita.engine.observing import say_request_id
 from partita.engine.request import Buffer, Request, Shapes
 from partita.engine.service import Service
 from partita.protocols.http.compression import decompressed
-from partita.protocols.http.connection import Connection, Repeat
+from partita.protocols.http.connection import Connection
+from partita.protocols.http.handler import Repeat
 from partita.protocols.http.heads import RequestHead
 from partita.protocols.http.responses import error_response
 from partita.protocols.oip.documents import InferRequest, InputTensor, parse_infer_request
