@@ -21,8 +21,10 @@ from partita.machines.work import Job
 from partita.offline import predict_with
 from partita.settings import ModelSettings, ServerSettings, Settings
 from partita.system.addresses import Address
+from partita.system.spawner import SPARES
 from tests import models
 from tests.e2e.test_ensemble import ensemble, post, request
+from tests.engine_driver import until
 from tests.ensembles import EXIT, RAISE, WIDE, items, scaled
 from tests.process.test_ensemble_rules import RULE
 
@@ -62,10 +64,25 @@ def policy(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def serving(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     file = ensemble(tmp_path_factory.mktemp("doors"), f'on_member_failure = "{policy}"')
     with Server([file], settings=DOORS, tune="never", ports=True) as running:
+        running._call(_until_whole(running))  # what is there later than this was left behind
         yield running
+
+
+@pytest.fixture
+def server(serving: Server) -> Iterator[Server]:
+    """It has all of its workers and spares again when the test ends: the next is held against that."""
+    yield serving
+    serving._call(_until_whole(serving))
+
+
+async def _until_whole(server: Server) -> None:
+    engine = server.head.engine
+    workers = engine.service("both").member.instances
+    spares = 0 if engine._spawner._keeper is None else SPARES
+    await until(lambda: all(one.is_ready for one in workers.values()) and engine._spawner.waiting == spares)
 
 
 @pytest.mark.parametrize("door", [over_http, over_grpc])

@@ -1,6 +1,7 @@
 """Processes that are started out of spares: as those that are started as ever, and nothing is left."""
 
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -205,6 +206,136 @@ def test_closing_at_once_leaves_nothing() -> None:
     assert children() == before
 
 
+def share(pid: int) -> str:
+    return Path(f"/proc/{pid}/autogroup").read_text().split()[-1]
+
+
+needs_shares = pytest.mark.skipif(
+    not Path("/proc/self/autogroup").exists(), reason="sessions have no shares here"
+)
+
+
+@needs_shares
+def test_what_the_head_gives_a_spare_that_was_not_read_yet_stays(spawner: Spawner) -> None:
+    """Its share and its cores: it is stopped before it reads what to become, and undid both later."""
+    os.kill(spawner._spares[0].pid, signal.SIGSTOP)
+    both = sorted(os.sched_getaffinity(0))[:2]
+    process, channel = child(spawner, "end.send(b'up'); end.recv(1)", cpus=both, is_aside=True)
+    assert share(process.pid) == "10"
+    assert process.step_forward()
+    process.confine(both[:1])
+    process.confine(both[-1:])
+    process.resume()
+    assert channel.receive()[0] == b"up"
+    assert share(process.pid) == "0"
+    assert os.sched_getaffinity(process.pid) == {both[-1]}
+    process.kill()
+    process.wait()
+    channel.close()
+
+
+@pytest.mark.parametrize(("error", "again"), [(BlockingIOError, True), (PermissionError, False)])
+def test_a_share_that_cannot_be_set_now_is_asked_for_again_and_one_never_to_be_set_is_not(
+    spawner: Spawner, monkeypatch: pytest.MonkeyPatch, error: type[OSError], again: bool
+) -> None:
+    def refused(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Path, "write_text", refused)
+    process, channel = child(spawner, "end.recv(1)", is_aside=True)
+    assert not process.is_stepped_back
+    assert process.step_back() is not again
+    assert process.step_forward()  # there is nothing to take back
+    monkeypatch.undo()
+    process.kill()
+    process.wait()
+    channel.close()
+
+
+def test_it_has_the_scheduling_policy_of_the_head() -> None:
+    code = "import os; os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))\n" + dedent(POLICY)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"{os.SCHED_BATCH}\n", done.stderr
+
+
+def test_a_head_whose_children_are_reaped_for_it_sees_them_end() -> None:
+    code = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n" + dedent(REAPED)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "0 set()\n", done.stderr
+
+
+def test_the_end_of_who_makes_spares_is_said_once_and_not_where_it_was_asked_for(
+    spawner: Spawner, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = Spawner()
+    ended.start()
+    ended.close()
+    assert not caplog.records
+    assert spawner._keeper is not None
+    os.kill(spawner._keeper.pid, signal.SIGKILL)
+    until(lambda: spawner.waiting <= SPARES and spawner._control is None)  # it looks for spares
+    (record,) = caplog.records
+    assert "who keeps spare processes ended (status -9)" in record.getMessage()
+
+
+def test_a_spare_whose_channel_is_lost_is_reaped(spawner: Spawner) -> None:
+    """As where the head has too many files open when it is announced."""
+    process, channel = child(spawner, "end.recv(1)")
+    assert spawner._control is not None
+    poller = select.poll()
+    poller.register(spawner._control, select.POLLIN)
+    assert poller.poll(1000 * LIMIT_S)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        assert spawner.waiting == SPARES - 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    until(lambda: spawner.waiting == SPARES)
+    keeper = spawner._keeper
+    assert keeper is not None
+    assert {keeper.pid, process.pid, *(spare.pid for spare in spawner._spares)} == children()
+    process.kill()
+    process.wait()
+    channel.close()
+
+
+def test_who_makes_spares_may_be_killed_whenever() -> None:
+    before = children()
+    for delay_s in (0.0, 0.02, 0.03, 0.04, 0.05):
+        spawner = Spawner()
+        spawner.start()
+        assert spawner._keeper is not None
+        time.sleep(delay_s)  # it may be anywhere
+        spawner._keeper.kill()
+        spawner.close()
+    assert children() == before
+
+
+ROOT = Path(__file__).resolve().parents[2]
+POLICY = """
+    from tests.process.test_spawner import *
+    spawner = Spawner()
+    spawner.start()
+    until(lambda: spawner.waiting == SPARES)
+    process, channel = child(spawner, "end.send(str(os.sched_getscheduler(0)).encode())")
+    print(channel.receive()[0].decode(), flush=True)
+    process.wait()
+    spawner.close()
+"""
+REAPED = """
+    from tests.process.test_spawner import *
+    spawner = Spawner()
+    spawner.start()
+    until(lambda: spawner.waiting == SPARES)
+    process, channel = child(spawner, "end.send(b'up'); signal.pause()")
+    channel.receive()
+    process.kill()
+    status = process.wait(LIMIT_S)
+    process.kill()
+    spawner.close()
+    print(status, children())
+"""
 PARENT = """
     import signal, sys, time
     from tests.process.test_spawner import *

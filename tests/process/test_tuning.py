@@ -188,7 +188,14 @@ def test_a_turn_that_is_asked_for_while_measuring_ends_is_not_begun(
             await service.until_ready()
             report, rules = TuningReport(budget_s=1.0, left_s=1.0), PaceRules(max_slowdown=100.0)
             measuring = Measuring(
-                service, 99, made.leases, rules, report, loop=asyncio.get_running_loop(), clock=SystemClock()
+                service,
+                99,
+                made.leases,
+                rules,
+                report,
+                loop=asyncio.get_running_loop(),
+                clock=SystemClock(),
+                spawner=made._spawner,
             )
             task = asyncio.create_task(measuring.run(b""))
             await until(lambda: report.points)

@@ -86,7 +86,7 @@ class HostedWorker:
 
     def step_back(self) -> bool:
         """Nothing that concerns one model alone."""
-        return False
+        return True
 
     def step_forward(self) -> bool:
         """Nothing that concerns one model alone."""

@@ -229,7 +229,16 @@ class Engine:
         """
         number = next(self._numbers)
         self.tunings[service] = report
-        measuring = Measuring(service, number, self.leases, rules, report, loop=self._loop, clock=self._clock)
+        measuring = Measuring(
+            service,
+            number,
+            self.leases,
+            rules,
+            report,
+            loop=self._loop,
+            clock=self._clock,
+            spawner=self._spawner,
+        )
         return await measuring.run(assignment, calls)
 
     async def remove(self, name: str, grace_s: float) -> None:

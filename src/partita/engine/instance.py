@@ -78,6 +78,8 @@ class Instance:
         self._warnings = warnings
         self._hosts = hosts
         self._begins_aside = is_aside
+        self._has_full_share = True
+        """Whether it is to weigh as much as others of whoever wants the CPU."""
         self._process: WorkerProcess | HostedWorker | None = None
         self._channel: Channel | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -168,7 +170,7 @@ class Instance:
 
     def _launch(self, *, is_aside: bool) -> None:
         self._channel, theirs = channel_pair()
-        self._is_deaf = False
+        self._is_deaf, self._has_full_share = False, not is_aside
         gpu = self.launch.gpu(self.spec)
         if gpu is None:
             self._process = self._spawner.spawn(
@@ -329,10 +331,14 @@ class Instance:
 
     def _give_share(self, *, full: bool) -> None:
         """One that failed to start before tries again with what others leave, until it is ready."""
-        if self._process is not None and self._process.is_stepped_back == full:
-            done = self._process.step_forward() if full else self._process.step_back()
-            if not done and full:  # the system allows so many changes a second
-                self._loop.call_later(SHARE_AGAIN_S, lambda: self._give_share(full=True))
+        self._has_full_share = full
+        self._set_share()
+
+    def _set_share(self) -> None:
+        if self._process is not None and self._process.is_stepped_back == self._has_full_share:
+            done = self._process.step_forward() if self._has_full_share else self._process.step_back()
+            if not done:  # the system allows so many changes a second
+                self._loop.call_later(SHARE_AGAIN_S, self._set_share)
 
     # --- ending -----------------------------------------------------------------------------------
 

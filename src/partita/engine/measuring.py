@@ -16,8 +16,9 @@ from partita.engine.tuning_report import TuningReport, TuningState
 from partita.machines.leases import CoreLeases
 from partita.machines.tuning_pace import Mode, PaceRules, Phase, TuningPace
 from partita.system.channels import Channel, channel_pair
-from partita.system.processes import Bystander, WorkerProcess, spawn_worker, thread_environment
+from partita.system.processes import Bystander, WorkerProcess, thread_environment
 from partita.system.shared_memory import SharedMemory
+from partita.system.spawner import Spawner
 from partita.wire.tuning import (
     Done,
     Failed,
@@ -68,6 +69,7 @@ class Measuring:
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
+        spawner: Spawner,
     ) -> None:
         self._service = service
         self._leases = leases
@@ -75,6 +77,7 @@ class Measuring:
         self._report = report
         self._loop = loop
         self._clock = clock
+        self._spawner = spawner
         batch = 1 if service.plan is None else service.plan.batch
         self._pace = TuningPace(rules, now_s=clock.now_s(), batch=batch)
         self._guest = Guest(number, leases, loop=loop, clock=clock)
@@ -110,7 +113,7 @@ class Measuring:
         self._channel, theirs = channel_pair()
         environment = thread_environment(1)
         name = f"{self._service.name}-measuring"
-        self._process = spawn_worker(MEASURING_ARGV, theirs, env=environment, name=name)
+        self._process = self._spawner.spawn(MEASURING_ARGV, theirs, env=environment, name=name)
         self._loop.add_reader(self._channel.fileno(), self._readable)
         self._loop.add_reader(self._process.pidfd, self._has_ended)
         plan = self._service.plan

@@ -83,10 +83,9 @@ class WorkerProcess:
         *,
         name: str,
         cpus: Collection[int] = (),
-        is_aside: bool = False,
         is_watched: bool = False,
     ) -> None:
-        """Take a child that was started on these CPUs, stepped back or not.
+        """Take a child that was started on these CPUs.
 
         `is_watched`: the kernel ends it with us already.
         """
@@ -96,20 +95,27 @@ class WorkerProcess:
         self.name = name
         self.pid = child.pid
         self.pidfd = os.pidfd_open(child.pid)
-        self.is_stepped_back = is_aside
+        self.is_stepped_back = False
         """Whether its session has a small share of the CPU only."""
 
     def step_back(self) -> bool:
-        """Let its session have only what others leave; False where the system knows no such thing."""
-        if self.is_stepped_back:
-            return True
-        self.is_stepped_back = _share_of_session(self.pid, _LOWEST)
-        return self.is_stepped_back
+        """Let its session have only what others leave; False = not now, try again later.
+
+        Nothing where the system knows no such thing: see `is_stepped_back`. Unlike niceness it can be taken
+        back without privileges.
+        """
+        return self.is_stepped_back or self._weigh(_LOWEST)
 
     def step_forward(self) -> bool:
-        """Take that back; returns whether that was done. Unlike niceness it needs no privileges."""
-        self.is_stepped_back = not _share_of_session(self.pid, 0)
-        return not self.is_stepped_back
+        """Take that back; False = not now, try again later."""
+        return not self.is_stepped_back or self._weigh(0)
+
+    def _weigh(self, niceness: int) -> bool:
+        try:
+            self.is_stepped_back = _share_of_session(self.pid, niceness) and niceness > 0
+        except BlockingIOError:
+            return False
+        return True
 
     @property
     def dies_with_us(self) -> bool:
@@ -178,7 +184,8 @@ class Bystander:
 
     def step_back(self) -> None:
         """Lower the share of its session, where the system has such: niceness counts within it only."""
-        _share_of_session(self.pid, _NICENESS)
+        with contextlib.suppress(BlockingIOError):
+            _share_of_session(self.pid, _NICENESS)
 
     def pause(self) -> None:
         """Stop it where it is; nothing where it is gone."""
@@ -213,13 +220,19 @@ def step_back() -> None:
     Linux may share the CPU out by session before it looks at priorities; such a share is lowered too.
     """
     os.nice(_NICENESS)
-    _share_of_session(os.getpid(), _NICENESS)
+    with contextlib.suppress(BlockingIOError):
+        _share_of_session(os.getpid(), _NICENESS)
 
 
 def _share_of_session(pid: int, niceness: int) -> bool:
-    """Have the session of a process weigh so much against others; False where the system has no such."""
+    """Have the session of a process weigh so much against others; False where the system has no such.
+
+    Raises `BlockingIOError` where it allows no more such changes just now: some ten a second on the machine.
+    """
     try:
         pathlib.Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
+    except BlockingIOError:
+        raise
     except OSError:
         return False
     return True

@@ -6,50 +6,61 @@ one message what to become (`spares.py`).
 """
 
 import contextlib
+import logging
 import os
 import platform
+import select
 import signal
 import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from partita.core.errors import ConnectionClosed
 from partita.system import spares
-from partita.system.channels import Channel, channel_pair
 from partita.system.processes import WorkerProcess, spawn_worker
+
+log = logging.getLogger(__name__)
 
 SPARES = 2
 """Children that wait; another is asked for when one is taken."""
 _END_S = 1.0
+_NOW = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 
 class _Spare:
     """A child that waits, until it was told over its socket what to become: then it is that."""
 
-    def __init__(self, pid: int, channel: socket.socket) -> None:
+    def __init__(self, pid: int, channel: socket.socket | None) -> None:
         self.pid = pid
         self.channel = channel
         self._status: int | None = None
 
     def poll(self) -> int | None:
-        """Reap it if it has ended; returns its exit status (−N: by signal N)."""
-        if self._status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._status = os.waitstatus_to_exitcode(status) if pid else None
-        return self._status
+        """Reap it if it has ended; returns its exit status (−N: by signal N; 0 where it is not known)."""
+        return self._reap(os.WNOHANG)
 
     def send_signal(self, sig: int, /) -> None:
         """Send it a signal, unless it was reaped."""
         if self._status is None:
-            os.kill(self.pid, sig)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, sig)
 
     def discard(self) -> None:
         """End it, and reap it."""
-        self.channel.close()
+        if self.channel is not None:
+            self.channel.close()
         self.send_signal(signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        self._reap(0)
+
+    def _reap(self, options: int) -> int | None:
+        if self._status is None:
+            try:
+                pid, status = os.waitpid(self.pid, options)
+                self._status = os.waitstatus_to_exitcode(status) if pid else None
+            except ChildProcessError:  # somebody else did: this process ignores SIGCHLD, or reaps all
+                self._status = 0
+        return self._status
 
 
 class Spawner:
@@ -60,14 +71,15 @@ class Spawner:
 
     def __init__(self) -> None:
         self._keeper: subprocess.Popen[bytes] | None = None
-        self._control: Channel | None = None
+        self._control: socket.socket | None = None
         self._spares: deque[_Spare] = deque()
+        self._is_ending = False
 
     def start(self) -> None:
         """Begin to keep spares, at once or never; returns before there are any. `close` ends them."""
         if self._keeper is not None or platform.machine() not in spares.CLONE:
             return
-        ours, theirs = channel_pair()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._keeper = subprocess.Popen(
                 [sys.executable, "-I", "-S", spares.__file__, str(theirs.fileno()), str(os.getpid())],
@@ -81,7 +93,7 @@ class Spawner:
             return
         finally:
             theirs.close()
-        self._control = ours
+        self._control, self._is_ending = ours, False
         for _ in range(SPARES):
             self._ask_for_one()
 
@@ -101,11 +113,16 @@ class Spawner:
         cpus: Collection[int] = (),
         is_aside: bool = False,
     ) -> WorkerProcess:
-        """Start a process as `spawn_worker` does, on these CPUs, and with `is_aside` stepped back."""
+        """Start a process as `spawn_worker` does, on these CPUs, and with `is_aside` stepped back if it can.
+
+        A spare is pinned and stepped back while it waits: it stops nobody then, and undoes nothing later.
+        """
         try:
-            spare = self._told([*argv], channel_socket, env, cpus, is_aside)
-            if spare is not None:
-                return WorkerProcess(spare, name=name, cpus=cpus, is_aside=is_aside, is_watched=True)
+            for spare, job in self._for_job([*argv], env):
+                process = _told(spare, job, channel_socket, name, cpus, is_aside)
+                self._ask_for_one()
+                if process is not None:
+                    return process
             process = spawn_worker(argv, channel_socket, env=env, name=name)
         finally:
             channel_socket.close()
@@ -117,69 +134,96 @@ class Spawner:
 
     def close(self) -> None:
         """End the spares and who makes them; what was started stays."""
-        if self._control is not None:
-            self._control.shutdown_sending()
+        self._is_ending = True
         if self._keeper is not None:
-            try:
-                self._keeper.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                self._keeper.kill()
-                self._keeper.wait()
-        self._take_announced()
+            self._keeper.kill()  # whoever it has just made tells so itself, and only then the control closes
+            self._keeper.wait()
+        while self._control is not None and _is_readable(self._control, _END_S):
+            self._take_announced()
         while self._spares:
             self._spares.popleft().discard()
         if self._control is not None:
             self._control.close()
         self._control = self._keeper = None
 
-    def _told(
-        self,
-        argv: list[str],
-        channel_socket: socket.socket,
-        env: Mapping[str, str],
-        cpus: Collection[int],
-        is_aside: bool,
-    ) -> _Spare | None:
-        """Return a spare that was told to become this, None where there is none or it cannot be told."""
+    def _for_job(self, argv: list[str], env: Mapping[str, str]) -> Iterator[tuple[_Spare, bytes]]:
+        """Yield spares for this, as long as there are any; none where it cannot be told."""
         if not self.waiting:
-            return None
+            return
         variables = [f"{key}={value}" for key, value in {**os.environ, **env}.items()]
         try:
-            job = spares.job(argv, variables, folder=os.getcwd(), cpus=sorted(cpus), is_aside=is_aside)
+            job = spares.job(argv, variables, folder=os.getcwd())
         except OSError:  # the working folder is gone: an ordinary child is in it all the same
-            return None
-        if len(job) > spares.LARGEST_JOB_BYTES:
-            return None
-        while self._spares:
-            spare = self._spares.popleft()
-            try:
-                socket.send_fds(spare.channel, [job], [channel_socket.fileno(), 2])
-            except OSError:  # it was ended by somebody
-                spare.discard()
-                continue
-            finally:
-                self._ask_for_one()
-            spare.channel.close()
-            return spare
-        return None
+            return
+        while len(job) <= spares.LARGEST_JOB_BYTES and self._spares:
+            yield self._spares.popleft(), job
 
     def _ask_for_one(self) -> None:
         if self._control is not None:
-            with contextlib.suppress(ConnectionClosed):  # which is seen where spares are looked for
+            with contextlib.suppress(OSError):  # whose cause is seen where spares are looked for
                 self._control.send(spares.MORE)
 
     def _take_announced(self) -> None:
-        try:
-            while self._control is not None and (received := self._control.receive_nowait()) is not None:
-                said, (fd,) = received
-                self._spares.append(_Spare(int(said), socket.socket(fileno=fd)))
-        except ConnectionClosed:
-            self._keeper_is_gone()
+        while self._control is not None:
+            try:
+                said, fds, _, _ = socket.recv_fds(self._control, 32, 1, _NOW)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                continue  # reported once, ahead of what was said before
+            if not said:
+                self._keeper_is_gone()
+            elif fds:
+                self._spares.append(_Spare(int(said), socket.socket(fileno=fds[0])))
+            else:  # we have too many files open, so that its channel is lost
+                _Spare(int(said), None).discard()
+                self._ask_for_one()
 
     def _keeper_is_gone(self) -> None:
         """Go on with the spares that there are, and then without."""
         assert self._control is not None
+        assert self._keeper is not None
         self._control.close()
         self._control = None
-        if self._keeper is not None:
-            self._keeper.wait()
+        if self._is_ending:
+            return
+        self._keeper.kill()
+        status = self._keeper.wait()
+        log.warning("who keeps spare processes ended (status %d): workers start slower from now on", status)
+
+
+def _told(
+    spare: _Spare,
+    job: bytes,
+    channel_socket: socket.socket,
+    name: str,
+    cpus: Collection[int],
+    is_aside: bool,
+) -> WorkerProcess | None:
+    """Have a spare become this, there and so; returns None if somebody has ended it."""
+    assert spare.channel is not None
+    try:
+        process = WorkerProcess(spare, name=name, cpus=cpus, is_watched=True)
+    except ProcessLookupError:  # and reaped it
+        spare.discard()
+        return None
+    if cpus:
+        with contextlib.suppress(OSError):  # it pins itself again, and says then that it may not
+            os.sched_setaffinity(spare.pid, cpus)
+    if is_aside:
+        process.step_back()
+    try:
+        socket.send_fds(spare.channel, [job], [channel_socket.fileno(), 2])
+    except OSError:
+        process.kill()
+        process.wait()
+        return None
+    finally:
+        spare.channel.close()
+    return process
+
+
+def _is_readable(end: socket.socket, limit_s: float) -> bool:
+    poller = select.poll()
+    poller.register(end, select.POLLIN)
+    return bool(poller.poll(limit_s * 1000))
