@@ -12,6 +12,7 @@ import platform
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections import deque
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 SPARES = 2
 """Children that wait; another is asked for when one is taken."""
 _END_S = 1.0
+_FD = struct.Struct("i")
 _NOW = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 
@@ -166,15 +168,18 @@ class Spawner:
     def _take_announced(self) -> None:
         while self._control is not None:
             try:
-                said, fds, _, _ = socket.recv_fds(self._control, 32, 1, _NOW)
+                said, given, _, _ = self._control.recvmsg(
+                    32, socket.CMSG_LEN(_FD.size), _NOW
+                )  # recv_fds drops flags
             except BlockingIOError:
                 return
             except ConnectionResetError:
                 continue  # reported once, ahead of what was said before
             if not said:
                 self._keeper_is_gone()
-            elif fds:
-                self._spares.append(_Spare(int(said), socket.socket(fileno=fds[0])))
+            elif given:
+                (fd,) = _FD.unpack(given[0][2])
+                self._spares.append(_Spare(int(said), socket.socket(fileno=fd)))
             else:  # we have too many files open, so that its channel is lost
                 _Spare(int(said), None).discard()
                 self._ask_for_one()
