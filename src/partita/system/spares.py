@@ -75,7 +75,8 @@ def be_spare(channel: socket.socket, policy: Policy) -> None:
     """Wait to be told what to become; returns where nobody says so."""
     task, fds, _, _ = socket.recv_fds(channel, LARGEST_JOB_BYTES + 1, 2)
     if len(fds) == 2:
-        become(task, *fds, policy)
+        given, errors = fds
+        become(task, given, errors, policy)
 
 
 def become(task: bytes, given: int, errors: int, policy: Policy) -> None:

@@ -168,9 +168,8 @@ class Spawner:
     def _take_announced(self) -> None:
         while self._control is not None:
             try:
-                said, given, _, _ = self._control.recvmsg(
-                    32, socket.CMSG_LEN(_FD.size), _NOW
-                )  # recv_fds drops flags
+                # not recv_fds, which drops the flags
+                said, given, _, _ = self._control.recvmsg(32, socket.CMSG_LEN(_FD.size), _NOW)
             except BlockingIOError:
                 return
             except ConnectionResetError:
