@@ -71,7 +71,7 @@ class Engine:
         self._argv = worker_argv
         self._observer = observer
         self._numbers = count(1)
-        self._spawner = Spawner()
+        self._spawner = Spawner(loop)
         self._hosts = DeviceHosts(worker_argv, self._spawner, loop)
         self._warnings = WorkerWarnings(log.warning)
         self._has_started = False

@@ -5,6 +5,7 @@ that the new one begins on: milliseconds in which nobody is answered. A spare is
 one message what to become (`spares.py`).
 """
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -71,7 +72,9 @@ class Spawner:
     Nothing depends on the spares: where there is none, as before `start`, a process is started as ever.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """With a loop spares are taken as they come, else when they are asked for."""
+        self._loop = loop
         self._keeper: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._spares: deque[_Spare] = deque()
@@ -96,6 +99,8 @@ class Spawner:
         finally:
             theirs.close()
         self._control, self._is_ending = ours, False
+        if self._loop is not None:
+            self._loop.add_reader(ours.fileno(), self._take_announced)
         for _ in range(SPARES):
             self._ask_for_one()
 
@@ -144,9 +149,8 @@ class Spawner:
             self._take_announced()
         while self._spares:
             self._spares.popleft().discard()
-        if self._control is not None:
-            self._control.close()
-        self._control = self._keeper = None
+        self._close_control()
+        self._keeper = None
 
     def _for_job(self, argv: list[str], env: Mapping[str, str]) -> Iterator[tuple[_Spare, bytes]]:
         """Yield spares for this, as long as there are any; none where it cannot be told."""
@@ -183,12 +187,17 @@ class Spawner:
                 _Spare(int(said), None).discard()
                 self._ask_for_one()
 
+    def _close_control(self) -> None:
+        if self._control is not None:
+            if self._loop is not None:
+                self._loop.remove_reader(self._control.fileno())
+            self._control.close()
+            self._control = None
+
     def _keeper_is_gone(self) -> None:
         """Go on with the spares that there are, and then without."""
-        assert self._control is not None
         assert self._keeper is not None
-        self._control.close()
-        self._control = None
+        self._close_control()
         if self._is_ending:
             return
         self._keeper.kill()
