@@ -110,6 +110,9 @@ def serving(store: Path, *paths: Path, **more: Any) -> Server:
 def server(bad: Path, site: str) -> Iterator[Server]:
     allowed = (f"{site}/.*", "http://nowhere.invalid/.*")
     with serving(bad, allowed_urls=allowed) as running:
+        path = f"/models?url={site}/far.mar&initial_workers=1"
+        assert ask(running, "POST", path, good(running))[0] == 200  # with a first worker come the spare ones
+        assert ask(running, "DELETE", "/models/far", good(running))[0] == 200
         yield running
 
 
