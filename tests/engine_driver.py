@@ -54,6 +54,18 @@ class Tricky:
         return {"y": 2 * x + 1}
 '''
 RAISE, EXIT, HANG, HOLD = 1, 2, 3, 4
+SOCKETS = """
+import stat
+
+def sockets():
+    for fd in range(3, 64):
+        try:
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                yield fd
+        except OSError:
+            pass
+"""
+"""To add to a model's file that imports `os`: finds what its worker speaks with the head over."""
 XY = Layout(None, (8,))
 """How items of `Tricky` lie in X."""
 

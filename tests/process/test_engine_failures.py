@@ -13,6 +13,7 @@ from tests.engine_driver import (
     HANG,
     HOLD,
     RAISE,
+    SOCKETS,
     add,
     all_errors,
     ask,
@@ -181,17 +182,7 @@ def test_a_worker_that_leaves_the_protocol_is_replaced(tmp_path: Path) -> None:
     launch = tricky(tmp_path)
     source = (tmp_path / "model.py").read_text()
     noisy = source.replace("os._exit(3)", "[os.write(fd, b'junk junk junk') for fd in sockets()]")
-    noisy += """
-import stat
-def sockets():
-    for fd in range(3, 64):
-        try:
-            if stat.S_ISSOCK(os.fstat(fd).st_mode):
-                yield fd
-        except OSError:
-            pass
-"""
-    (tmp_path / "model.py").write_text(noisy)
+    (tmp_path / "model.py").write_text(noisy + SOCKETS)
 
     async def main() -> None:
         async with served(launch, 4) as service:

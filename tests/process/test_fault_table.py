@@ -21,6 +21,7 @@ from tests.engine_driver import (
     HANG,
     HOLD,
     RAISE,
+    SOCKETS,
     TRICKY,
     add,
     all_errors,
@@ -38,17 +39,9 @@ pytestmark = [pytest.mark.process, needs_two_cores]
 
 FEWER_ROWS, MORE_ROWS, NO_ARRAYS, OTHER_NAMES, NO_MEMORY, JUNK = 11, 12, 13, 14, 15, 16
 
-FAULTY = """
-
-import socket, stat
-
-def sockets():
-    for fd in range(3, 64):
-        try:
-            if stat.S_ISSOCK(os.fstat(fd).st_mode):
-                yield fd
-        except OSError:
-            pass
+FAULTY = (
+    SOCKETS
+    + """
 
 class Faulty(Tricky):
     def infer(self, batch):
@@ -70,6 +63,7 @@ class Faulty(Tricky):
             os._exit(3)
         return outputs
 """
+)
 
 
 @dataclass(frozen=True, kw_only=True)

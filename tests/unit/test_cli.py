@@ -194,12 +194,19 @@ def two(profile: str, *more: str) -> list[str]:
     return ["simulate", *files, *rates, "--cores", "2", *more]
 
 
-def test_simulate_serves_several_models(profile: str, capsys: Capture) -> None:
+def test_simulate_serves_several_models(profile: str, capsys: Capture, tmp_path: Path) -> None:
     assert run(two(profile, "--json", "--items", "slow=2")) == 0
     document = json.loads(capsys.readouterr().out)
     assert {name: one["items"] for name, one in document["models"].items()} == {"slow": 400, "fast": 200}
     assert all(one["answered"] == 200 for one in document["models"].values())
     assert [share["weight"] for share in document["divisions"][0]["shares"]] == [1.0, 2.0]
+    trace = tmp_path / "trace.csv"
+    trace.write_text("0.5,1\n1.0,2\n")
+    assert run(two(profile, "--json", "--trace", f"fast={trace}")) == 0, "its own goes before that for all"
+    traced = json.loads(capsys.readouterr().out)["models"]
+    assert {name: one["items"] for name, one in traced.items()} == {"slow": 200, "fast": 3}
+    assert run(two(profile, "--json", "--items", "slow=2")) == 0
+    document = json.loads(capsys.readouterr().out)
     assert run(two(profile, "--json", "--items", "slow=2")) == 0
     assert json.loads(capsys.readouterr().out) == document, "the same seed, the same run"
 
@@ -219,7 +226,8 @@ def test_simulate_shows_and_draws_several_models(profile: str, tmp_path: Path, c
     ("more", "message"),
     [
         (["--rate", "quick=3"], "--rate quick=…: no --profile is called so; there are slow, fast"),
-        (["--trace", "fast=x.csv"], "give either --rate SPEC or --trace FILE for fast"),
+        (["--trace", "x.csv", "--rate", "20"], "--rate: given 2 times for all models"),
+        (["--trace", "x.csv"], "give either --rate SPEC or --trace FILE for slow"),
         (["--weight", "fast=3"], "--weight: given 2 times for fast"),
         (["--weight", "slow=0"], "--weight"),
         (["--policy", "slow=lazy"], "'lazy' is not one of"),

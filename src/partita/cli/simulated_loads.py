@@ -30,6 +30,9 @@ def loads_of(options: dict[str, Any]) -> list[SimulatedLoad]:
         check_names(_spelled(option), options[option], files)
     own = {name: {o: value_for(_spelled(o), options[o], name) for o in PER_MODEL} for name in files}
     for name, one in own.items():
+        named = [o for o in ("rate", "trace") if any(whom == name for whom, _ in options[o])]
+        if len(named) == 1:  # what comes to one by name counts, and not what comes to all
+            one["trace" if named == ["rate"] else "rate"] = None
         if (one["rate"] is None) == (one["trace"] is None):
             whose = "" if len(files) == 1 else f" for {name}"
             raise click.UsageError(f"give either --rate SPEC or --trace FILE{whose}")

@@ -22,6 +22,7 @@ class ModelLaunch:
     dimensions: dict[str, int] = field(default_factory=dict)
     load_limit_s: float = 120.0
     max_output_bytes: int = 256 << 20
+    """Most that the outputs of one item may have, in a batch on average."""
     process: ProcessSettings = field(default_factory=ProcessSettings)
     memory_at: tuple[int, ...] = ()
     """Batch sizes whose memory a worker is to say once it is ready."""

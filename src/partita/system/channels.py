@@ -99,11 +99,6 @@ class Channel:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RD)
 
-    def shutdown_sending(self) -> None:
-        """Have the other end see that nothing more comes, which may still send."""
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_WR)
-
     def close(self) -> None:
         """Close this end; a second time does nothing."""
         self._sock.close()

@@ -33,11 +33,7 @@ def unary(
 
     async def answer(data: bytes, context: Any) -> bytes:
         more = (context.time_remaining(),) if is_timed else ()
-        try:
-            request = message.FromString(data)
-        except DecodeError:
-            name = message.DESCRIPTOR.name
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message is not a {name}")
+        request = await _parsed(message, data, context)
         try:
             response = await method(request, _authorization(context), *more)
         except PartitaError as error:
@@ -52,11 +48,7 @@ def one_to_many(message: Any, method: StreamMethod, *, says: StatusOf = _ours) -
     """Return a handler whose method yields responses one by one."""
 
     async def answer(data: bytes, context: Any) -> None:
-        try:
-            request = message.FromString(data)
-        except DecodeError:
-            name = message.DESCRIPTOR.name
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message is not a {name}")
+        request = await _parsed(message, data, context)
         try:
             async with aclosing(
                 method(request, _authorization(context), context.time_remaining())
@@ -67,6 +59,15 @@ def one_to_many(message: Any, method: StreamMethod, *, says: StatusOf = _ours) -
             await context.abort(*says(error))
 
     return grpc.unary_stream_rpc_method_handler(answer)
+
+
+async def _parsed(message: Any, data: bytes, context: Any) -> Any:
+    """Return a call's request, or end the call where its bytes are none."""
+    try:
+        return message.FromString(data)
+    except DecodeError:
+        name = message.DESCRIPTOR.name
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message is not a {name}")
 
 
 def _authorization(context: Any) -> str | None:
