@@ -125,7 +125,7 @@ def test_kill_9_of_a_members_worker_is_not_seen_by_any_client(
         one.start()
     victims = [one for one in service.member.instances.values() if one.spec.model == "b"]
     try:
-        for victim in victims:  # one after another: a request that was in both deaths would fail, as documented
+        for victim in victims:  # one after another: a request that is in two deaths fails, as documented
             pid = victim.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
