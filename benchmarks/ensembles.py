@@ -248,15 +248,16 @@ def offline_server(batch: int) -> Iterator[Server]:
 def offline(*, pairs: int, batch: int, items: int) -> Figure:
     """Compare `partita predict` with the plain loop over ResNet-50."""
     x = np.random.default_rng(0).standard_normal((items, 3, 224, 224), dtype=np.float32)
-    with ort_loop.loop(model_path("resnet50"), Shape(1, 2, batch)) as plain, offline_server(batch) as server:
+    shape = Shape(1, 2, batch)
+    with ort_loop.turns(model_path("resnet50"), shape) as plain, offline_server(batch) as server:
 
         def ours() -> float:
             begun = time.perf_counter()
             predict_with(server, "all", x, segment=batch)
             return items / (time.perf_counter() - begun)
 
-        seconds = items / plain.run(1.0).items_per_s
-        found = alternate(lambda: plain.run(seconds).items_per_s, ours, pairs, unit="items/s")
+        seconds = items / plain(1.0).items_per_s
+        found = alternate(lambda: plain(seconds).items_per_s, ours, pairs, unit="items/s")
     return Figure(
         name=f"offline, ResNet-50, batch {batch} ÷ plain loop",
         figure=f"{found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}] "

@@ -37,8 +37,8 @@ FASTEST_ITEM = Shape(1, 2, 1)
 SHAPES = (FASTEST_ITEM, Shape(1, 2, 2), Shape(1, 2, 4), Shape(1, 2, 8), Shape(2, 1, 1))
 
 
-def best_shape(stack: ExitStack, *, seconds: float, trials: int) -> dict[Shape, Loop]:
-    """Return the loop of most items a second, and that of one item on two threads."""
+def best_loop(stack: ExitStack, *, seconds: float, trials: int) -> Loop:
+    """Return the loop of most items a second."""
     loops = {shape: stack.enter_context(ort_loop.loop(model_path(MODEL), shape)) for shape in SHAPES}
     rates: dict[Shape, list[float]] = {shape: [] for shape in SHAPES}
     for _ in range(trials):
@@ -47,7 +47,7 @@ def best_shape(stack: ExitStack, *, seconds: float, trials: int) -> dict[Shape, 
     for shape, found in rates.items():
         print(f"loop {shape}: {median(found):.1f} items/s", flush=True)
     best = max(rates, key=lambda shape: median(rates[shape]))
-    return {shape: loops[shape] for shape in dict.fromkeys((best, FASTEST_ITEM))}
+    return loops[best]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(load_average(), flush=True)
     post = infer(MODEL, (1, *ITEM), np.ones(ITEM, np.float32).tobytes())
     with ExitStack() as stack:
-        loops = best_shape(stack, seconds=1.0 if given.quick else 2.0, trials=1 if given.quick else 3)
-        best, fastest = next(iter(loops)), loops[FASTEST_ITEM]
+        best = best_loop(stack, seconds=1.0 if given.quick else 2.0, trials=1 if given.quick else 3)
+        fastest = stack.enter_context(ort_loop.turns(model_path(MODEL), FASTEST_ITEM))
         ours = stack.enter_context(servers.partita(model_path(MODEL)))
         print(f"Partita's plan: {ours.plan}", flush=True)
         time.sleep(STANDS_S)
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rates = {}
         if 1 in given.clients:
             rates[1] = alternate(
-                lambda: fastest.run(ALONE_S).p50_ms,
+                lambda: fastest(ALONE_S).p50_ms,
                 lambda: median(served(1, ALONE).latencies_s) * 1e3,
                 pairs * ALONE_PAIRS,
                 name="1 client, p50",
@@ -79,14 +79,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(rates[1], flush=True)
         for clients in (clients for clients in CLIENTS if clients in given.clients):
             rates[clients] = alternate(
-                lambda: loops[best].run(seconds).items_per_s,
+                lambda: best.run(seconds).items_per_s,
                 lambda n=clients, k=CLIENTS[clients]: served(n, k).requests_per_s,  # type: ignore[misc]
                 pairs,
                 name=f"{clients} clients",
                 unit="items/s",
             )
             print(rates[clients], flush=True)
-    return report("http_resnet", figures(ours.plan, best, rates), given.json)
+    return report("http_resnet", figures(ours.plan, best.shape, rates), given.json)
 
 
 def figures(plan: str, best: Shape, found: dict[int, Comparison]) -> list[Figure]:

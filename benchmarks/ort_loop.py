@@ -10,10 +10,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -63,6 +64,18 @@ class Loop:
         return Run(
             sum(one["items"] / one["seconds"] for one in found), median(one["p50_ms"] for one in found)
         )
+
+
+@contextmanager
+def turns(path: Path, shape: Shape, loops: int = 2) -> Iterator[Callable[[float], Run]]:
+    """Yield a run of one of several equal loops, each in its turn.
+
+    Two processes that run the same loop differ by some percent for as long as they live; a comparison with
+    one of them holds that difference too.
+    """
+    with ExitStack() as stack:
+        found = cycle([stack.enter_context(loop(path, shape)) for _ in range(loops)])
+        yield lambda seconds: next(found).run(seconds)
 
 
 @contextmanager
