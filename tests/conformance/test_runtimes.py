@@ -1,6 +1,7 @@
 """Our own runtimes pass the suite that others' must."""
 
 from collections.abc import Callable
+from importlib import metadata
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
@@ -112,7 +113,7 @@ class TestPythonRuntime(RuntimeConformance):
 
 def test_an_installed_package_may_offer_a_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("mine", "partita.worker.runtimes.python:load", ENTRY_POINT_GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [point])
     assert runtime_loader("mine").__module__ == "partita.worker.runtimes.python"
     with pytest.raises(InvalidInput, match="there are mine, onnxruntime, openvino, python"):
         runtime_loader("yours")

@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from partita.system.artefacts import artefact_key, kept
+from partita.system.artefacts import artefact_key, kept, limit_kept, remove_kept, used
 
 MAKER = """
 import os, sys
@@ -97,3 +99,66 @@ def test_the_key_is_that_of_content_and_facts(tmp_path: Path) -> None:
     assert key != artefact_key([file], "onnx", 2)
     file.write_bytes(b"weight5")
     assert key != artefact_key([file], "onnx", 1)
+
+
+def filled(content: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        (folder / "file").write_text(content)
+
+    return make
+
+
+def put(folder: Path, key: str, hours_ago: float) -> Path:
+    place = kept(folder, key, filled("x" * 1000))
+    at_s = time.time() - 3600 * hours_ago
+    os.utime(place, (at_s, at_s))
+    return place
+
+
+def test_one_that_is_not_good_is_made_anew(tmp_path: Path) -> None:
+    place = put(tmp_path, "key", 0.0)
+    before = (place / "file").stat().st_ino
+
+    def is_good(at: Path) -> bool:
+        return (at / "file").stat().st_ino != before
+
+    assert kept(tmp_path, "key", filled("new"), is_good=is_good) == place
+    assert (place / "file").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["key", "key.lock"]
+
+
+def test_who_waits_for_another_gives_up_in_time(tmp_path: Path) -> None:
+    def make(_: Path) -> None:
+        with pytest.raises(TimeoutError, match="another process"):
+            kept(tmp_path, "key", lambda __: None, limit_s=0.05)
+
+    assert kept(tmp_path, "key", make).is_dir()
+
+
+def test_those_that_were_not_used_for_longest_go_first(tmp_path: Path) -> None:
+    folder = tmp_path / "now"
+    places = [put(folder, f"key{number}", hours) for number, hours in enumerate((1.0, 3.0, 2.0))]
+    limit_kept(folder, 2500)
+    assert [place.exists() for place in places] == [True, False, True]
+    used(places[2])
+    limit_kept(folder, 1500)
+    assert [place.exists() for place in places] == [False, False, True]
+
+
+def test_what_nobody_has_used_for_weeks_goes(tmp_path: Path) -> None:
+    month = 24 * 30.0
+    old, new = put(tmp_path / "now", "old", month), put(tmp_path / "now", "new", 1.0)
+    beside, used_beside = put(tmp_path / "before", "a", 0.0), put(tmp_path / "lately", "a", month)
+    at_s = time.time() - 3600 * month
+    os.utime(beside.parent, (at_s, at_s))
+    limit_kept(tmp_path / "now", 1 << 30)
+    assert not old.exists()
+    assert new.exists()
+    assert not beside.parent.exists()
+    assert used_beside.exists()
+
+
+def test_one_that_is_removed_leaves_nothing(tmp_path: Path) -> None:
+    remove_kept(put(tmp_path, "key", 0.0))
+    remove_kept(tmp_path / "key")
+    assert [path.name for path in tmp_path.iterdir()] == ["key.lock"]

@@ -10,10 +10,13 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 _CHUNK_BYTES = 1 << 20
+_AGAIN_S = 0.02
+_FORGOTTEN_S = 28 * 24 * 3600.0
 
 
 def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
@@ -37,23 +40,32 @@ def artefact_key(files: Iterable[Path], *facts: object) -> str:
     return digest.hexdigest()[:32]
 
 
-def kept(folder: Path, key: str, make: Callable[[Path], None]) -> Path:
+def kept(
+    folder: Path,
+    key: str,
+    make: Callable[[Path], None],
+    *,
+    is_good: Callable[[Path], bool] = Path.is_dir,
+    limit_s: float | None = None,
+) -> Path:
     """Return the folder of this artefact; `make` fills it first, where nobody has yet.
 
-    `make` gets an empty folder, and what it raises is passed on, with nothing kept. Where `folder` cannot be
-    written to, an `OSError` is raised.
+    `make` gets an empty folder, and what it raises is passed on, with nothing kept. One that is not `is_good`
+    is made anew. An `OSError` is raised where `folder` cannot be written to, and a `TimeoutError` after
+    `limit_s` of waiting for who makes the same.
     """
     place = folder / key
-    if place.is_dir():
+    if is_good(place):
         return place
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / f"{key}.lock"):
-        if place.is_dir():
+    with _locked(folder / f"{key}.lock", limit_s):
+        if is_good(place):
             return place
         _remove_unfinished(folder, key)
-        unfinished = Path(tempfile.mkdtemp(prefix=f"{key}.", suffix=".unfinished", dir=folder))
+        unfinished = _unfinished(folder, key)
         try:
             make(unfinished)
+            remove_kept(place)
             unfinished.rename(place)
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -61,15 +73,74 @@ def kept(folder: Path, key: str, make: Callable[[Path], None]) -> Path:
     return place
 
 
+def used(place: Path) -> None:
+    """Remember that one is wanted, as far as the folder can be written to."""
+    with contextlib.suppress(OSError):
+        os.utime(place)
+        os.utime(place.parent)
+
+
+def remove_kept(place: Path) -> None:
+    """Remove one, if it is there. Who has its files mapped keeps them."""
+    if place.is_dir():
+        gone = _unfinished(place.parent, place.name)
+        with contextlib.suppress(OSError):
+            place.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def limit_kept(folder: Path, most_bytes: int) -> None:
+    """Remove what was not used for longest, until all in a folder have at most so many bytes.
+
+    What nobody has used for weeks goes as well, and so do the folders beside this one.
+    """
+    total, now = 0, time.time()
+    for changed, place in _newest_first(folder):
+        with contextlib.suppress(OSError):
+            total += sum(file.stat().st_size for file in place.iterdir())
+        if total > most_bytes or now - changed > _FORGOTTEN_S:
+            shutil.rmtree(place, ignore_errors=True)
+    for changed, other in _newest_first(folder.parent):
+        if other != folder and now - changed > _FORGOTTEN_S:
+            shutil.rmtree(other, ignore_errors=True)
+
+
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, limit_s: float | None) -> Iterator[None]:
     """Hold a lock file, alone among all processes. It stays: removing it would let two hold it at once."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if limit_s is None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        else:
+            _lock_within(descriptor, limit_s)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock_within(descriptor: int, limit_s: float) -> None:
+    until_s = time.monotonic() + limit_s
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                raise TimeoutError(f"another process has been at it for {limit_s:g} s") from None
+            time.sleep(_AGAIN_S)
+
+
+def _unfinished(folder: Path, key: str) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f"{key}.", suffix=".unfinished", dir=folder))
+
+
+def _newest_first(folder: Path) -> list[tuple[float, Path]]:
+    found = []
+    for place in folder.iterdir():
+        with contextlib.suppress(OSError):  # it is gone by now
+            if place.is_dir():
+                found.append((place.stat().st_mtime, place))
+    return sorted(found, reverse=True)
 
 
 def _remove_unfinished(folder: Path, key: str) -> None:

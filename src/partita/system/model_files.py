@@ -1,5 +1,6 @@
 """Which files a model consists of: its own, and those beside it that it cannot do without."""
 
+import mmap
 import re
 from pathlib import Path
 
@@ -7,6 +8,8 @@ from partita.core.formats import CONFIG, needs_factory
 
 _EXTERNAL = re.compile(rb"location\x12(.)", re.DOTALL)
 """Start of ONNX's ``{key: "location", value: NAME}``: field 2 and the length of the name."""
+_ANY_EXTERNAL = re.compile(rb"\x0a\x08location(?:\x12([\0-\x7f]))?", re.DOTALL)
+"""The same, and what could be one in an order or of a length that nobody writes."""
 
 
 def files_beside(path: Path) -> list[Path]:
@@ -31,3 +34,20 @@ def _external_data(path: Path) -> list[Path]:
             names.add(content[match.end() : match.end() + length].decode("utf-8", errors="replace"))
     inside = [path.parent / name for name in names if name and ".." not in name and not name.startswith("/")]
     return sorted(file for file in inside if file.is_file())
+
+
+def external_data(path: Path) -> list[Path] | None:
+    """Return the files of weights that an .onnx names; None unless it is sure which. Raises `OSError`."""
+    names: set[bytes] = set()
+    if path.stat().st_size == 0:  # which cannot be mapped
+        return None
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        for match in _ANY_EXTERNAL.finditer(content):
+            if match[1] is None:
+                return None
+            names.add(content[match.end() : match.end() + match[1][0]])
+    try:
+        found = [path.parent / name.decode() for name in sorted(names)]
+        return found if all(file.is_file() for file in found) else None
+    except ValueError:
+        return None

@@ -84,6 +84,7 @@ def load_model(start: Start, held: ExitStack) -> LoadedModel:
         examples=stages.examples,
         memory_at=start.memory_at,
         held_bytes=held_bytes,
+        again=bool(start.memory_at) or not getattr(runtime, "is_warm_at_once", False),
     )
     named = Path(start.handler or start.path).name
     if not signature.outputs:
@@ -172,7 +173,7 @@ def _memory(start: Start, observed: Observed, *, batched: bool) -> tuple[Held, .
 
 
 def _warnings(observed: Observed, stages: Stages, runtime: Runtime, start: Start) -> tuple[str, ...]:
-    warnings = []
+    warnings = list(getattr(runtime, "remarks", ()))
     if observed.error is not None:
         reason = describe(observed.error, stages.folder)
         warnings.append(f"warm-up with generated inputs failed: {reason}")

@@ -27,7 +27,6 @@ _LIBRARIES_OF_THE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 _MAKERS = {
     "compiled": "partita.worker.runtimes.torch_compile",
     "int8": "partita.worker.runtimes.onnx_int8",
-    "mapped": "partita.worker.runtimes.onnx_mapped",
     "onnx": "partita.worker.runtimes.onnx_export",
 }
 _CLASSES: dict[str, type[PartitaError]] = {cls.code: cls for cls in (InvalidInput, LoadFailed, MissingExtra)}

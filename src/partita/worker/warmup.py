@@ -34,20 +34,21 @@ def warm_up(
     examples: Callable[[int], Batch] | None = None,
     memory_at: Collection[int] = (),
     held_bytes: Callable[[], int] = int,
+    again: bool = True,
 ) -> Observed:
     """Execute a few times with 1 item, with the sizes of `memory_at` and with `max_batch`, until one raises.
 
     `dimensions` gives the sizes of symbolic axes, 64 where it does not. `MemoryError` is passed on.
-    `held_bytes` is asked after each size.
+    `held_bytes` is asked after each size. `again`: whether each size is executed twice where that is quick.
     """
     outputs: dict[int, Batch] = {}
     held: dict[int, int] = {}
     for rows in sorted({1, max_batch, *memory_at}) if signature.batched else [1]:
         try:
             if examples is not None:
-                outputs[rows] = _run_twice(run, examples(rows), rows)
+                outputs[rows] = _executed(run, examples(rows), rows, again=again)
             else:
-                outputs[rows] = _run_generated(run, signature, rows, dimensions)
+                outputs[rows] = _run_generated(run, signature, rows, dimensions, again=again)
         except MemoryError:
             raise
         except (Exception, SystemExit) as error:
@@ -113,21 +114,23 @@ def _observed(observed: Observed, name: str, batched: bool, named: str) -> Tenso
     return TensorSpec(name, datatype, merged)
 
 
-def _run_generated(run: Run, signature: Signature, rows: int, dimensions: Mapping[str, int]) -> Batch:
+def _run_generated(
+    run: Run, signature: Signature, rows: int, dimensions: Mapping[str, int], *, again: bool
+) -> Batch:
     try:
-        return _run_twice(run, generated_inputs(signature, rows, dimensions), rows)
+        return _executed(run, generated_inputs(signature, rows, dimensions), rows, again=again)
     except InvalidInput:
         raise
     except Exception:
         zeros = generated_inputs(signature, rows, dimensions, whole_number=0)
-        return _run_twice(run, zeros, rows)
+        return _executed(run, zeros, rows, again=again)
 
 
-def _run_twice(run: Run, batch: Batch, rows: int) -> Batch:
-    """Run it, and once more if that was quick."""
+def _executed(run: Run, batch: Batch, rows: int, *, again: bool) -> Batch:
+    """Run it, and with `again` once more if that was quick."""
     started_s = time.perf_counter()
     outputs, _ = run(batch, rows, rows)
-    if time.perf_counter() - started_s < _AGAIN_BELOW_S:
+    if again and time.perf_counter() - started_s < _AGAIN_BELOW_S:
         outputs, _ = run(batch, rows, rows)
     return outputs
 

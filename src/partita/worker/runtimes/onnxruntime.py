@@ -15,7 +15,7 @@ from partita.worker.runtimes.axes import batch_axis
 from partita.worker.runtimes.interface import Batch, LoadRequest
 from partita.worker.runtimes.onnx_export import OPTIONS, onnx_file
 from partita.worker.runtimes.onnx_int8 import int8_file
-from partita.worker.runtimes.onnx_mapped import LEVELS, mapped_file
+from partita.worker.runtimes.onnx_kept import kept_session
 
 _DATATYPES = {
     "tensor(bool)": DataType.BOOL,
@@ -32,10 +32,15 @@ _DATATYPES = {
     "tensor(double)": DataType.FP64,
     "tensor(string)": DataType.BYTES,
 }
-_LEVELS = {key: getattr(ort.GraphOptimizationLevel, name) for key, name in LEVELS.items()}
+_LEVELS = {
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+}
 _OPTIONS = (
-    *("arena", "batched", "denormals_as_zero", "mem_pattern", "optimization", "precision"),
-    *("share_weights", "spin"),
+    *("arena", "batched", "denormals_as_zero", "keep_optimized", "mem_pattern", "optimization"),
+    *("precision", "share_weights", "spin"),
 )
 PRECISIONS = ("f32", "int8")
 
@@ -48,15 +53,40 @@ def load(request: LoadRequest) -> "OnnxRuntime":
     file = _file(request)
     if not file.is_file():
         raise InvalidInput(f"there is no file {request.path}")
+    session, remark = _kept(file, request)
     try:
-        with _out_of_memory():
-            session = ort.InferenceSession(str(file), settings, providers=_providers(request))
+        session = session or _open_session(file, settings, request)
     except (MemoryError, LoadFailed):
         raise
     except Exception as error:
         raise LoadFailed(f"ONNX Runtime cannot load {request.path}: {_short(error)}") from error
     _check_providers(session, request)
-    return OnnxRuntime(session, _signature(session, request), is_on_gpu=request.gpu is not None)
+    remarks = (remark,) if remark else ()
+    return OnnxRuntime(
+        session, _signature(session, request), is_on_gpu=request.gpu is not None, remarks=remarks
+    )
+
+
+def _kept(file: Path, request: LoadRequest) -> tuple[Any | None, str]:
+    """Return a session of the optimized model that is kept, and otherwise why there is none, if known."""
+    share = request.option("share_weights", False)
+    if request.gpu is not None or not (request.option("keep_optimized", True) or share):
+        return None, ""
+    try:
+        session = kept_session(
+            file,
+            request,
+            options=lambda: _session_options(request),
+            open_session=lambda path, settings: _open_session(path, settings, request),
+        )
+    except (OSError, RuntimeError) as error:  # no home folder
+        return None, f"the optimized model is not kept: {_short(error)}"
+    return session, "the optimized model cannot be kept" if share and session is None else ""
+
+
+def _open_session(file: Path, settings: Any, request: LoadRequest) -> Any:
+    with _out_of_memory():
+        return ort.InferenceSession(str(file), settings, providers=_providers(request))
 
 
 def _providers(request: LoadRequest) -> list[Any]:
@@ -87,19 +117,22 @@ def _file(request: LoadRequest) -> Path:
     precision = request.option("precision", "f32")
     if precision not in PRECISIONS:
         raise InvalidInput(f"option precision = {precision!r} must be one of {', '.join(PRECISIONS)}")
-    file = int8_file(request) if precision == "int8" else onnx_file(request)
-    if not request.option("share_weights", False) or request.gpu is not None:
-        return file
-    return mapped_file(file, request)
+    return int8_file(request) if precision == "int8" else onnx_file(request)
 
 
 class OnnxRuntime:
     """A session with its signature."""
 
     version: str = ort.__version__
+    is_warm_at_once = True
+    """The second execution of a size takes no longer than the third: nothing is compiled on the way."""
 
-    def __init__(self, session: Any, signature: Signature, *, is_on_gpu: bool) -> None:
+    def __init__(
+        self, session: Any, signature: Signature, *, is_on_gpu: bool, remarks: tuple[str, ...] = ()
+    ) -> None:
         self.signature = signature
+        self.remarks = remarks
+        """What went otherwise than usual, and did no harm."""
         self.threads_seen: int | None = session.get_session_options().intra_op_num_threads
         self._run = session.run
         self._names = [spec.name for spec in signature.outputs]

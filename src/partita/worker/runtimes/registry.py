@@ -1,7 +1,6 @@
 """Runtimes by name: our own, and those that installed packages offer as entry points."""
 
 from importlib import import_module
-from importlib.metadata import entry_points
 
 from partita.core.errors import InvalidInput, MissingExtra
 from partita.core.formats import ENTRY_POINT_GROUP, extra_of
@@ -29,6 +28,8 @@ def runtime_loader(name: str) -> Loader:
     """
     if name in _OWN:
         return _own_loader(name)
+    from importlib.metadata import entry_points  # costs a worker of ours some 30 ms of its start
+
     offered = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name in offered:
         loader: Loader = offered[name].load()
