@@ -50,6 +50,7 @@ ENTRIES = (
     Entry(name="runtime_settings"),
     Entry(name="openvino_hints"),
     Entry(name="instance_memory", quick=()),
+    Entry(name="second_start"),
     Entry(name="ensembles"),
     Entry(name="chaos"),
     Entry(name="switches"),

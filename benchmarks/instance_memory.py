@@ -1,5 +1,7 @@
 """What a second instance of a 100 MB model costs in each runtime: memory that it shares with nobody.
 
+It is of dense layers in all of them, and a ResNet-50 in ONNX Runtime beside them.
+
 Every instance has one core and has answered batches. The first one's private memory is read before the second
 starts; then both are alive, and what both hold of the same file is shared.
 
@@ -20,6 +22,7 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.figures import Figure, options, report
+from benchmarks.models import model_path
 from partita.core.choice import Option
 from partita.core.tensors import DataType, TensorSpec
 from partita.engine.engine import WORKER_ARGV
@@ -76,6 +79,7 @@ def make(folder: Path) -> list[Case]:
         ("onnxruntime", folder / "one.onnx", {}),
         ("onnxruntime", folder / "apart.onnx", {}),
         ("onnxruntime", folder / "one.onnx", {"share_weights": True}),
+        ("onnxruntime", model_path("resnet50"), {}),
         ("openvino", folder / "one.onnx", {}),
         ("openvino", folder / "apart.onnx", {}),
     ]

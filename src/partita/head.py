@@ -96,10 +96,10 @@ class Head:
         Raises `ModelUnavailable` for a model that cannot be loaded and `InvalidInput` for a port that is
         taken; `stop` is needed after either.
         """
+        for deployment in deployments:  # before anybody can ask: a server of no models is ready
+            self.engine.add(deployment)
         if ports:
             await self._ports.open()
-        for deployment in deployments:
-            self.engine.add(deployment)
         await self.engine.until_ready()
         self.adaptation.start()
         self.sharing.start()

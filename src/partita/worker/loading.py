@@ -84,7 +84,7 @@ def load_model(start: Start, held: ExitStack) -> LoadedModel:
         examples=stages.examples,
         memory_at=start.memory_at,
         held_bytes=held_bytes,
-        again=bool(start.memory_at) or not getattr(runtime, "is_warm_at_once", False),
+        is_warm_at_once=getattr(runtime, "is_warm_at_once", False),
     )
     named = Path(start.handler or start.path).name
     if not signature.outputs:

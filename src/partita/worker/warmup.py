@@ -13,6 +13,8 @@ from partita.worker.runtimes.interface import Batch
 
 DEFAULT_AXIS = 64
 _AGAIN_BELOW_S = 0.5
+_ENOUGH_S = 0.25
+"""How long the largest size may take that is tried of what is warm at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +36,26 @@ def warm_up(
     examples: Callable[[int], Batch] | None = None,
     memory_at: Collection[int] = (),
     held_bytes: Callable[[], int] = int,
-    again: bool = True,
+    is_warm_at_once: bool = False,
 ) -> Observed:
     """Execute a few times with 1 item, with the sizes of `memory_at` and with `max_batch`, until one raises.
 
     `dimensions` gives the sizes of symbolic axes, 64 where it does not. `MemoryError` is passed on.
-    `held_bytes` is asked after each size. `again`: whether each size is executed twice where that is quick.
+    `held_bytes` is asked after each size. What `is_warm_at_once` is executed once, and without `memory_at`
+    with as many items as take a moment: neither another execution nor another size compiles anything.
     """
     outputs: dict[int, Batch] = {}
     held: dict[int, int] = {}
-    for rows in sorted({1, max_batch, *memory_at}) if signature.batched else [1]:
+    at_once, began_s = is_warm_at_once and not memory_at, time.perf_counter()
+    for size in sorted({1, max_batch, *memory_at}) if signature.batched else [1]:
+        rows = size
+        if at_once and outputs:
+            rows = min(size, max(2, int(_ENOUGH_S / (time.perf_counter() - began_s))))
         try:
             if examples is not None:
-                outputs[rows] = _executed(run, examples(rows), rows, again=again)
+                outputs[rows] = _executed(run, examples(rows), rows, again=not at_once)
             else:
-                outputs[rows] = _run_generated(run, signature, rows, dimensions, again=again)
+                outputs[rows] = _run_generated(run, signature, rows, dimensions, again=not at_once)
         except MemoryError:
             raise
         except (Exception, SystemExit) as error:

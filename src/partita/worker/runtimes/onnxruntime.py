@@ -125,7 +125,7 @@ class OnnxRuntime:
 
     version: str = ort.__version__
     is_warm_at_once = True
-    """The second execution of a size takes no longer than the third: nothing is compiled on the way."""
+    """Whether the second execution takes as long as any, of whatever size: nothing is compiled on the way."""
 
     def __init__(
         self, session: Any, signature: Signature, *, is_on_gpu: bool, remarks: tuple[str, ...] = ()
