@@ -39,7 +39,7 @@ from partita.engine.service import ServiceSettings
 from partita.ensemble_bench import EnsembleBench
 from partita.ensemble_deploy import deployment_of, safe_allocation
 from partita.machines.dispatcher import BatchingRules
-from partita.offline import predict_with
+from partita.offline import for_this_alone, predict_with
 from partita.settings import ModelSettings, ServerSettings, Settings
 from partita.sources import ModelSource, find_models
 from partita.system.cpus import allowed_cpus
@@ -133,7 +133,7 @@ def everywhere(source: ModelSource) -> Iterator[Server]:
     matrix = AllocationMatrix(((SEGMENT,) * MEMBERS,) * 2)
     given = Allocation(devices=two_devices(), models=names, matrix=matrix)
     settings = Settings(server=ServerSettings(tune="never", adapt=False), model={"all": ModelSettings()})
-    with Server([replace(source, allocation=given)], settings=settings) as server:
+    with Server([for_this_alone(replace(source, allocation=given))], settings=settings) as server:
         yield server
 
 

@@ -5,18 +5,26 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from partita.core.clock import Clock
 from partita.core.errors import InvalidInput, InvalidRequest, QueueFull, RequestError
 from partita.core.segments import segment_count, segment_rows
 from partita.embedded import Answer, Server
+from partita.engine.ensemble import Ensemble
+from partita.engine.service import Service
 from partita.offline_output import Collected, Joined, Mapped
-from partita.sources import ModelSource
+from partita.offline_runs import Runs
+from partita.settings import Settings
+from partita.sources import ModelSource, find_all
+from partita.system.clock import SystemClock
 
 Arrays = dict[str, NDArray[Any]]
 Progress = Callable[[int, int], None]
@@ -25,10 +33,13 @@ Progress = Callable[[int, int], None]
 SEGMENT = 128
 """Items of a segment where neither the caller nor an ensemble says. Any number is right: an instance takes
 as many as its plan says."""
-_Waiting = tuple[int, Arrays, "Future[Answer]"]
-"""(number, items, answer to come) of a segment."""
+QUEUE_ITEMS = 8192
+"""Items that may wait where nobody but the run asks the model."""
 _MOST_SEGMENTS = 16
-"""Handed in at once: enough to keep all instances busy, and not all of the input in memory twice."""
+"""In flight, of a model that is not swift: enough to keep all instances busy, and not all of the input in
+memory twice."""
+_MEMORY_SHARE = 0.5
+"""Of the memory for a model's items, for what is in flight."""
 _BATCHES_AHEAD = 3
 """For each instance: one executes, one waits in its channel, one is on its way. Of few segments at once the
 memory is used again while it is in the caches still."""
@@ -55,10 +66,18 @@ def predict(
     """
     if isinstance(inputs, (str, PathLike)):
         inputs = read_arrays(inputs)
-    with Server([model], cores=cores, tune=tune) as server:
-        (name,) = server.head.engine.services
-        with _shown(progress) as told:
-            return predict_with(server, name, inputs, segment=segment, progress=told, output=output)
+    found = (model,) if isinstance(model, ModelSource) else find_all((Path(model),), Settings())
+    if len(found) != 1:
+        names = ", ".join(source.name for source in found)
+        raise InvalidInput(f"{model} holds {len(found)} models; name one of them: {names}")
+    with Server([for_this_alone(found[0])], cores=cores, tune=tune) as server, _shown(progress) as told:
+        return predict_with(server, found[0].name, inputs, segment=segment, progress=told, output=output)
+
+
+def for_this_alone(source: ModelSource) -> ModelSource:
+    """Return a model to be served for one offline run, whose items are all that will ever wait for it."""
+    room = max(source.settings.queue_size, QUEUE_ITEMS)
+    return replace(source, settings=msgspec.structs.replace(source.settings, queue_size=room))
 
 
 @contextmanager
@@ -108,22 +127,24 @@ def predict_with(
         inputs = {signature.inputs[0].name: inputs}
     arrays = {name: np.asarray(value) for name, value in inputs.items()}
     total = _length(arrays)
-    queue_items = server.head.engine.service(model).settings.rules.max_queue_items
-    step = min(segment or server.segment(model) or SEGMENT, queue_items) if signature.batched else 1
-    room = max(1, min(_segments_at_once(server, model, step), queue_items // step))
+    service = server.head.engine.service(model)
+    most = _items_in_flight(service, arrays)
+    step = min(segment or server.segment(model) or SEGMENT, most) if signature.batched else 1
+    cut = _Cut(arrays, total, step, batched=signature.batched)
+    runs = _runs(service, step, most // step, signature.batched)
     collected: Collected = Joined(np.concatenate if signature.batched else np.stack)
     if output is not None:
         collected = Mapped(Path(output), total, batched=signature.batched)
     missing: set[str] = set()
     done = 0
     try:
-        segments = _segments(arrays, total, step, batched=signature.batched)
-        for outputs in _in_order(server, model, segments, room):
+        for outputs, segments in _in_order(server, model, cut, runs, SystemClock()):
             collected.add(outputs)
             missing.update(outputs.missing)
-            done = min(total, done + step)
-            if progress is not None:
-                progress(done, total)
+            for _ in range(segments):
+                done = min(total, done + step)
+                if progress is not None:
+                    progress(done, total)
         whole = collected.finish()
     finally:
         collected.discard()
@@ -131,11 +152,21 @@ def predict_with(
     return whole
 
 
-def _segments_at_once(server: Server, model: str, step: int) -> int:
-    """Return how many segments keep every instance of a model, or of its slowest member, supplied."""
-    instances = list(server.head.engine.service(model).member.instances.values())
-    items = _BATCHES_AHEAD * sum(instance.spec.batch for instance in instances)
-    return min(_MOST_SEGMENTS, max(2, -(-items // step)))
+def _items_in_flight(service: Service, arrays: Arrays) -> int:
+    """Return how many items may be in flight: what the queue takes, and half the memory for items."""
+    items = service.settings.rules.max_queue_items
+    item_bytes = sum(array.nbytes // len(array) for array in arrays.values() if array.dtype != object)
+    return max(1, min(items, int(_MEMORY_SHARE * service.settings.arena_bytes) // max(1, item_bytes)))
+
+
+def _runs(service: Service, step: int, most: int, batched: bool) -> Runs:
+    """Return how the segments are handed in: enough that every instance, or each of the slowest member, is
+    supplied. A rule that runs in a worker gets every segment by itself, and so does a model without batches.
+    """
+    batches = _BATCHES_AHEAD * sum(one.spec.batch for one in service.member.instances.values())
+    ahead = min(_MOST_SEGMENTS, max(2, -(-batches // step)), most)
+    is_apart = isinstance(service, Ensemble) and service.group.second_stage is not None
+    return Runs(ahead=ahead, most=most, alone=is_apart or not batched)
 
 
 def _length(arrays: Mapping[str, NDArray[Any]]) -> int:
@@ -148,40 +179,85 @@ def _length(arrays: Mapping[str, NDArray[Any]]) -> int:
     return next(iter(lengths.values()))
 
 
-def _segments(
-    arrays: Mapping[str, NDArray[Any]], total: int, step: int, *, batched: bool
-) -> Iterator[Arrays]:
-    """Yield the arrays' rows [s·step, (s+1)·step), or single items without the axis."""
-    for segment in range(segment_count(total, step)):
-        rows = segment_rows(segment, step, total)
-        yield {name: array[rows] if batched else array[rows.start] for name, array in arrays.items()}
+class _Cut(NamedTuple):
+    """Arrays, cut in segments."""
+
+    arrays: Arrays
+    total: int
+    step: int
+    batched: bool
+
+    @property
+    def segments(self) -> int:
+        """How many there are."""
+        return segment_count(self.total, self.step)
+
+    def rows(self, segment: int, count: int) -> Arrays:
+        """Return the items of so many segments, or a single one without the axis where there is none."""
+        start, stop = segment_rows(segment, self.step, self.total).start, (segment + count) * self.step
+        if not self.batched:
+            return {name: array[start] for name, array in self.arrays.items()}
+        return {name: array[start:stop] for name, array in self.arrays.items()}
 
 
-def _in_order(server: Server, model: str, segments: Iterator[Arrays], room: int) -> Iterator[Answer]:
-    """Yield the answers in order, `room` segments handed in at any time."""
+class _Waiting(NamedTuple):
+    """Segments that were handed in as one request, and the answer to come."""
+
+    first: int
+    length: int
+    future: "Future[Answer]"
+
+
+def _in_order(
+    server: Server, model: str, cut: _Cut, runs: Runs, clock: Clock
+) -> Iterator[tuple[Answer, int]]:
+    """Yield the answers in order, each with the number of segments that it is to."""
     waiting: deque[_Waiting] = deque()
+    begun = 0
     try:
-        for number, segment in enumerate(segments):
-            if len(waiting) >= room:
-                yield _oldest(server, model, waiting)
-            waiting.append((number, segment, server.submit(model, segment, copy=False)))
-        while waiting:
-            yield _oldest(server, model, waiting)
+        while begun < cut.segments or waiting:
+            while begun < cut.segments and (count := runs.next(cut.segments - begun)):
+                future = server.submit(model, cut.rows(begun, count), copy=False)
+                waiting.append(_Waiting(begun, count, future))
+                runs.handed_in(count)
+                begun += count
+            oldest = waiting.popleft()
+            yield from _answers(server, model, cut, runs, oldest, [one.future for one in waiting])
+            runs.answered(oldest.length, clock.now_s())
     finally:
-        for _, _, future in waiting:
-            future.cancel()
+        for one in waiting:
+            one.future.cancel()
 
 
-def _oldest(server: Server, model: str, waiting: "deque[_Waiting]") -> Answer:
-    """Return the oldest answer; a segment that found no room is handed in again once the others are done."""
-    number, segment, future = waiting.popleft()
+def _answers(
+    server: Server, model: str, cut: _Cut, runs: Runs, run: _Waiting, others: "list[Future[Answer]]"
+) -> Iterator[tuple[Answer, int]]:
+    """Yield the answer to a run of segments, or one to each, if something is the matter with one of them.
+
+    A segment that found no room is handed in again once the others are done.
+    """
     try:
-        try:
-            return future.result()
-        except QueueFull:
-            wait(other for _, _, other in waiting)
-            return server.submit(model, segment, copy=False).result()
+        answer = run.future.result()
     except InvalidRequest:
         raise
+    except QueueFull:
+        wait(others)
     except RequestError as error:
-        raise type(error)(f"segment {number}: {error}") from error
+        if run.length == 1:
+            raise _named(error, run.first) from error
+    else:
+        if run.length == 1 or not answer.missing:
+            yield answer, run.length
+            return
+        runs.one_by_one()  # who is missing may be so for good
+    for segment in range(run.first, run.first + run.length):
+        try:
+            yield server.submit(model, cut.rows(segment, 1), copy=False).result(), 1
+        except InvalidRequest:
+            raise
+        except RequestError as error:
+            raise _named(error, segment) from error
+
+
+def _named(error: RequestError, segment: int) -> RequestError:
+    return type(error)(f"segment {segment}: {error}")

@@ -131,6 +131,13 @@ def test_predict_starts_its_own_server(linear: Path) -> None:
     np.testing.assert_allclose(predict(linear, x, cores=1, tune="never")["y"], _expected(x), rtol=1e-4)
 
 
+def test_predict_of_a_folder_that_holds_several_says_so(tmp_path: Path) -> None:
+    models.linear(tmp_path / "one.onnx")
+    models.linear(tmp_path / "two.onnx")
+    with pytest.raises(InvalidInput, match="holds 2 models; name one of them: one, two"):
+        predict(tmp_path, np.ones((3, 4), np.float32), cores=1, tune="never")
+
+
 def test_predict_from_file_to_file(linear: Path, tmp_path: Path, capsys: Capture) -> None:
     x = np.random.default_rng(0).standard_normal((40, 4)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)

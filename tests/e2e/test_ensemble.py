@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from partita import offline_runs
 from partita.cli.app import run as cli
 from partita.core.errors import InferenceFailed, InvalidInput, ModelUnavailable
 from partita.embedded import Server
@@ -19,6 +20,21 @@ from tests import models
 from tests.ensembles import EXIT, RAISE, items, scaled
 
 pytestmark = pytest.mark.e2e
+
+COUNTING = """
+import numpy as np
+
+
+class Counting:
+    def start(self, n_items, members):
+        self.n_items = n_items
+
+    def update(self, rows, member, predictions):
+        pass
+
+    def finish(self):
+        return {"n": np.full((self.n_items, 1), self.n_items)}
+"""
 
 PORTS = Settings(
     server=ServerSettings(
@@ -109,6 +125,51 @@ def test_a_failing_segment_is_named_with_its_member(tmp_path: Path) -> None:
     x = np.concatenate([items(*range(150)), items(5, what=RAISE)])
     with pytest.raises(InferenceFailed, match=r"^segment 1: member b: .*bad item"):
         predict(file, x, cores=2, tune="never")
+
+
+@pytest.fixture
+def in_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Hand segments in several at a time, however fast they are; returns the sizes of all requests."""
+    sizes: list[int] = []
+    submit = Server.submit
+
+    def counted(server: Server, model: str, inputs: Any, **more: Any) -> Any:
+        sizes.append(len(inputs["x"]))
+        return submit(server, model, inputs, **more)
+
+    monkeypatch.setattr(Server, "submit", counted)
+    monkeypatch.setattr(offline_runs, "RUN_S", 1e9)
+    return sizes
+
+
+def test_in_a_run_of_segments_the_failing_one_is_named(tmp_path: Path, in_runs: list[int]) -> None:
+    file = ensemble(tmp_path, "segment = 8")
+    x = np.concatenate([items(*range(700)), items(5, what=RAISE), items(*range(300))])
+    with pytest.raises(InferenceFailed, match=r"^segment 87: member b: .*bad item"):
+        predict(file, x, cores=2, tune="never")
+    assert max(in_runs) > 8
+
+
+def test_in_a_run_of_segments_only_those_that_need_it_are_answered_without_a_member(
+    tmp_path: Path, in_runs: list[int]
+) -> None:
+    file = ensemble(tmp_path, 'on_member_failure = "degrade"', "segment = 8")
+    x = np.concatenate([items(*range(701)), items(5, what=RAISE), items(*range(1300))])
+    answer = predict(file, x, cores=2, tune="never")
+    wanted = x[:, :3] * 5.5
+    wanted[696:704] = x[696:704, :3]
+    np.testing.assert_allclose(answer["y"], wanted, rtol=1e-6)
+    assert answer.missing == ("b",)
+    assert max(in_runs) > 8
+    assert set(in_runs[-30:]) <= {8, len(x) % 8}, "from then on every segment is a request of its own"
+
+
+def test_a_rule_of_the_users_gets_every_segment_by_itself(tmp_path: Path, in_runs: list[int]) -> None:
+    (tmp_path / "rule.py").write_text(COUNTING)
+    file = ensemble(tmp_path, 'rule = "rule.py:Counting"', "segment = 8")
+    answer = predict(file, items(*range(205)), cores=2, tune="never")
+    assert answer["n"].ravel().tolist() == [8] * 200 + [5] * 5
+    assert set(in_runs) == {8, 5}
 
 
 def test_the_command_line_predicts_with_networks(

@@ -55,12 +55,12 @@ def command(
 
     from partita.core.tensors import DataType
     from partita.embedded import Server
-    from partita.offline import predict_with, read_arrays
+    from partita.offline import for_this_alone, predict_with, read_arrays
     from partita.settings import default_config, load_settings
 
     arrays = read_arrays(inputs)
     settings = load_settings(config or default_config())
-    source = one_model(path, settings)
+    source = for_this_alone(one_model(path, settings))
     with Server([source], cores=cores, tune=tune, settings=settings) as server:
         specs = server.signature(source.name).outputs
         _check_output(output, [spec.name for spec in specs])
