@@ -65,3 +65,15 @@ def test_weights_are_parts_of_the_latency(drawn: tuple[np.ndarray, tuple[int, ..
     frontier = FrontierSolver(cores=len(table), sizes=sizes, max_items=12, step=STEP).solve(table)
     assert (frontier.weights[1:] <= 1 + 1e-9).all()
     assert (frontier.weights[1:].sum(axis=(1, 2)) >= np.exp(-STEP) / len(sizes) / len(table)).all()
+
+
+@settings(deadline=None, max_examples=40)
+@given(tables(), st.lists(st.sampled_from([0.0, 0.5, 2.0]), min_size=13, max_size=13))
+def test_what_is_spent_is_the_sum_over_batches(
+    drawn: tuple[np.ndarray, tuple[int, ...]], drawn_importance: list[float]
+) -> None:
+    table, sizes = drawn
+    importance = np.array(drawn_importance)
+    frontier = FrontierSolver(cores=len(table), sizes=sizes, max_items=12, step=STEP).solve(table)
+    expected = np.tensordot(importance, frontier.weights, axes=1)
+    assert np.allclose(frontier.spent(importance), expected)

@@ -1,11 +1,12 @@
 """Lazy profiling: which ⟨t, b⟩ to measure next, and when the table is good enough.
 
-The paper measures the whole grid (Packrat §3.2). Here every promising point is looked at once, briefly, the
-cheap ones first. Then time goes where it can still change a plan. The optimizer takes points at their mean
-plus one standard error, so that no plan is chosen for its luck; what remains to fear is that a better plan
-looked bad. So for every batch B the plan that would be chosen now is compared with the best that there would
-be if everything were as fast as is plausible. Where the two differ, the points on which both spend their time
-are worth measuring, or measuring again; where they agree for all B, nothing that is left can matter.
+The paper measures the whole grid (Packrat §3.2). Here promising points are looked at once, briefly, the cheap
+ones first. Then time goes where it can still change a plan. The optimizer takes points at their mean plus one
+standard error, so that no plan is chosen for its luck; what remains to fear is that a better plan looked bad.
+So for every batch B the plan that would be chosen now is compared with the best that there would be if
+everything were as fast as is plausible. Where the two differ, the points on which both spend their time are
+worth measuring, or measuring again; where they agree for all B, nothing that is left can matter. How much
+single iterations differ, and so how well a mean is known, is learnt from all points together.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.core.errors import InvalidInput
+from partita.planning.noise import learnt
 from partita.planning.sampling_bounds import plausible, second_opinion
 from partita.planning.sampling_frontier import UNKNOWN_MS, Floats, FrontierSolver
 from partita.planning.sampling_iterations import IterationRule, Sample
@@ -47,9 +49,9 @@ class SamplerSettings:
     sizes: tuple[int, ...] = ()
     max_items: int = 0
     tolerance: float = 0.01
-    confidence: float = 2.0
+    confidence: float = 3.0
     """Standard errors that a measured mean may plausibly be off."""
-    guess_confidence: float = 1.5
+    guess_confidence: float = 1.25
     """Spreads that the guess for a point not measured may plausibly be off."""
     known_error: float = 0.004
     """Relative standard error at which a point is not measured again."""
@@ -57,7 +59,7 @@ class SamplerSettings:
         default_factory=lambda: IterationRule(relative_error=0.01, timed_s=0.25, min_iterations=1)
     )
     again: IterationRule = field(default_factory=lambda: IterationRule(min_iterations=1))
-    look_share: float = 0.35
+    look_share: float = 0.2
     """Of the budget, for first looks."""
     look_limit: float = 0.01
     """Of the budget, for one first look."""
@@ -104,7 +106,8 @@ class LazySampler:
         self._column = {size: k for k, size in enumerate(settings.sizes)}
         self._mean_ms = np.full(shape, np.nan)
         self._error = np.full(shape, np.nan)
-        self._iterations = np.full(shape, _TYPICAL_ITERATIONS)
+        self._iterations = np.full(shape, float(_TYPICAL_ITERATIONS))
+        self._variance = np.full(shape, np.nan)
         self._failed: NDArray[np.bool_] = np.zeros(shape, dtype=bool)
         self._samples: dict[tuple[int, int], Sample] = {}
         self._solver = FrontierSolver(
@@ -124,8 +127,8 @@ class LazySampler:
         at = (threads - 1, self._column[batch])
         self._samples[threads, batch] = sample
         self._mean_ms[at] = sample.mean_ms
-        self._error[at] = sample.relative_error
         self._iterations[at] = sample.iterations
+        self._variance[at] = sample.variance / sample.mean_ms**2
 
     def fail(self, threads: int, batch: int) -> None:
         """Take that the point cannot be run: it, and larger batches with as many threads, are left out."""
@@ -136,7 +139,14 @@ class LazySampler:
         if left_s <= 0:
             return None
         guess, spread = plausible(self._mean_ms, self._settings.sizes)
+        self._judge()
         return self._first(guess) or self._look(guess, left_s) or self._sharpen(guess, spread, left_s)
+
+    def _judge(self) -> None:
+        """Work out how well the mean of each point is known, by what all have shown of the noise."""
+        known = ~np.isnan(self._mean_ms)
+        noise = learnt(self._iterations[known], self._variance[known])
+        self._error = noise.error(self._iterations, self._variance)
 
     def _first(self, guess: Floats) -> Measure | None:
         """Return the smallest batch for a thread count without any, far from those that have one."""
@@ -183,14 +193,14 @@ class LazySampler:
         if not score.max() > 0.0:
             return None
         row, column = divmod(int(score.argmax()), score.shape[1])
-        return self._measure(row, column, float(cost_s[row, column]))
+        return self._measure(row, column, float(cost_s[row, column]), int(more[row, column]))
 
     def _more_iterations(self, guess: Floats) -> Floats:
         """Return how many iterations a further visit has, (threads, sizes)."""
         rule = self._settings.again
         wanted = np.ceil(self._iterations * (_REVISIT_GAIN**2 - 1.0))
         in_time = np.ceil(rule.timed_s / (guess / 1e3))
-        more: Floats = np.maximum(np.minimum(wanted, in_time), rule.min_iterations)
+        more: Floats = np.clip(np.minimum(wanted, in_time), rule.min_iterations, rule.max_iterations)
         return more
 
     def _narrowed(self, error: Floats, more: Floats) -> Floats:
@@ -207,9 +217,9 @@ class LazySampler:
         known = ~np.isnan(self._mean_ms)
         fast = self._solver.solve(np.where(~self._failed | known, np.exp(least), UNKNOWN_MS))
         chosen = self._solver.solve(np.where(known, self._mean_ms * (1.0 + self._error), UNKNOWN_MS))
-        excess = self._excess(chosen.latency_ms[1:], fast.latency_ms[1:])
-        weights: Floats = np.tensordot(excess, fast.weights[1:] + chosen.weights[1:], axes=1)
-        return weights
+        excess = np.zeros(len(fast.latency_ms))
+        excess[1:] = self._excess(chosen.latency_ms[1:], fast.latency_ms[1:])
+        return fast.spent(excess) + chosen.spent(excess)
 
     def _excess(self, chosen_ms: Floats, fast_ms: Floats) -> Floats:
         """Return how badly each batch may fare: its plan with caution, against the best at the fastest."""
@@ -230,10 +240,9 @@ class LazySampler:
         cost: Floats = (warm + iterations) * one_s + np.where(begun, 0.0, self._settings.start_s)
         return cost
 
-    def _measure(self, row: int, column: int, expected_s: float) -> Measure:
+    def _measure(self, row: int, column: int, expected_s: float, iterations: int = 0) -> Measure:
         threads, batch = row + 1, self._settings.sizes[column]
-        sample = self._samples.get((threads, batch))
         rule = self._settings.look
-        if sample is not None:
-            rule = replace(self._settings.again, relative_error=sample.relative_error / _REVISIT_GAIN)
+        if (threads, batch) in self._samples:
+            rule = replace(self._settings.again, relative_error=0.0, max_iterations=iterations)
         return Measure(threads=threads, batch=batch, rule=rule, expected_s=expected_s)

@@ -15,21 +15,40 @@ from partita.core.errors import InvalidInput
 UNKNOWN_MS = 1e18
 """Latency of a point that no plan may use: finite, so that zero of it costs nothing."""
 
+_NEGLIGIBLE = 1e-6
+"""Batches that matter so much less than the one that matters most are left out of a sum."""
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """Solution of one table.
-
-    `latency_ms` is (N + 1,) float64: the best latency for B items, index 0 unused. `weights` is
-    (N + 1, threads, sizes) float64: the part of that latency that an instance of the plan for B spends on
-    executions of each point; 0 where the plan executes none.
-    """
+    """Solution of one table."""
 
     latency_ms: Floats
-    weights: Floats
+    """(N + 1,) float64: the best latency for B items, index 0 unused."""
+    _index: Ints  # (N + 1,): which of the solver's latencies that is
+    _trace: "_Trace"
+
+    def spent(self, importance: Floats) -> Floats:
+        """Return Σ over B of importance[B] · `weights`[B], (threads, sizes); `importance` is (N + 1,)."""
+        counts = importance > _NEGLIGIBLE * importance.max()
+        reached, back = np.unique(self._index[counts], return_inverse=True)
+        total = np.bincount(back, importance[counts], minlength=len(reached))
+        spent: Floats = np.tensordot(total, self._trace.parts(reached), axes=1)
+        return spent
+
+    @property
+    def weights(self) -> Floats:
+        """What the plans rest on, (N + 1, threads, sizes) float64.
+
+        It is the part of the latency that an instance of the plan for B spends on executions of each point;
+        0 where the plan executes none.
+        """
+        reached, back = np.unique(self._index, return_inverse=True)
+        weights: Floats = self._trace.parts(reached)[back]
+        return weights
 
 
 class FrontierSolver:
@@ -60,10 +79,10 @@ class FrontierSolver:
         np.minimum(capacity, self._max_items, out=capacity)
         total, choice = self._fill(capacity)
         index = np.searchsorted(total, np.arange(self._max_items + 1))
-        reached, back = np.unique(np.minimum(index, len(grid) - 1), return_inverse=True)
-        weights = self._weights(reached, capacity, choice, served, (best, origin)) / grid[reached, None, None]
-        latency = np.where(index < len(grid), grid[np.minimum(index, len(grid) - 1)], UNKNOWN_MS)
-        return Frontier(latency_ms=latency, weights=weights[back])
+        within = np.minimum(index, len(grid) - 1)
+        latency = np.where(index < len(grid), grid[within], UNKNOWN_MS)
+        trace = _Trace(self._digits, grid, capacity, np.stack(choice), served, best, origin)
+        return Frontier(latency, within, trace)
 
     def _closure(self, table_ms: Floats) -> tuple[Floats, Ints]:
         """Return what each size costs at best, and which size it is then run as, both (threads, sizes)."""
@@ -97,6 +116,8 @@ class FrontierSolver:
         if not known.size:
             return np.array([1.0])
         low, high = known.min(), known.max()
+        alone = costs[: self._cores, self._max_items].min()  # by one instance: no plan need be slower
+        high = max(low, min(high, alone))
         count = max(1, int(np.ceil(np.log(high / low) / self._step))) + 2
         grid: Floats = low * np.exp(self._step * np.arange(count))
         return grid
@@ -118,29 +139,35 @@ class FrontierSolver:
             choice.append(picked + 1)
         return -(-totals[self._cores] // parts), choice
 
-    def _weights(
-        self,
-        reached: Ints,
-        capacity: Ints,
-        choice: list[Ints],
-        served: Ints,
-        closure: tuple[Floats, Ints],
-    ) -> Floats:
-        """Walk the choices back, for every latency reached: the most ms an instance spends on each point."""
-        best, origin = closure
-        weights = np.zeros((len(reached), len(capacity), len(self._sizes)))
-        choices = np.stack(choice)[:, reached]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trace:
+    """What a solver chose for every latency of its grid."""
+
+    digits: Floats
+    grid: Floats
+    capacity: Ints  # (threads, grid)
+    choice: Ints  # (cores + 1, grid): threads of an instance when so many cores are left
+    served: Ints
+    best: Floats
+    origin: Ints
+
+    def parts(self, reached: Ints) -> Floats:
+        """Walk the choices back for these latencies: the part that an instance spends on each point."""
+        weights = np.zeros((len(reached), *self.best.shape))
+        choices = self.choice[:, reached]
         rows = np.arange(len(reached))
-        left = np.full(len(reached), self._cores)
+        left = np.full(len(reached), len(self.choice) - 1)
         while (left > 0).any():
             row = np.maximum(choices[left, rows], 1) - 1
-            items = np.where(left > 0, capacity[row, reached], 0)
-            digits = np.where(items > 0, self._digits[:, served[row, items]], 0.0)  # (sizes, reached)
-            spent = np.zeros((len(reached), len(self._sizes)))
+            items = np.where(left > 0, self.capacity[row, reached], 0)
+            digits = np.where(items > 0, self.digits[:, self.served[row, items]], 0.0)  # (sizes, reached)
+            spent = np.zeros((len(reached), len(digits)))
             for k, count in enumerate(digits):
-                spent[rows, origin[row, k]] += count * best[row, k]
+                spent[rows, self.origin[row, k]] += count * self.best[row, k]
             weights[rows, row] = np.maximum(weights[rows, row], spent)
             left = np.maximum(left - row - 1, 0)
+        weights /= self.grid[reached, None, None]
         return weights
 
 

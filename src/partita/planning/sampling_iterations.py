@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from math import sqrt
 
-_PRIOR_SPREAD = 0.05
-_PRIOR_WEIGHT = 2
-"""Three lucky iterations are not trusted alone: a spread of 5 % is mixed in, with the weight of two."""
+from partita.planning.noise import PRIOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +34,11 @@ class Sample:
 
     @property
     def relative_error(self) -> float:
-        """Standard error of the mean ÷ mean."""
+        """Standard error of the mean ÷ mean, by itself: three lucky iterations are not trusted alone."""
         freedom = self.iterations - 1
-        prior = _PRIOR_WEIGHT * (_PRIOR_SPREAD * self.mean_ms) ** 2
-        spread = (prior + freedom * self.variance) / (_PRIOR_WEIGHT + freedom)
+        prior = PRIOR.weight * (PRIOR.spread * self.mean_ms) ** 2
+        spread = (prior + freedom * self.variance) / (PRIOR.weight + freedom)
         return sqrt(spread / self.iterations) / self.mean_ms
-
-    @property
-    def cautious_ms(self) -> float:
-        """Mean plus one standard error: a plan chosen for its least time is else chosen for its luck."""
-        return self.mean_ms * (1.0 + self.relative_error)
 
     def merged(self, other: "Sample") -> "Sample":
         """Return the sample of both visits together."""

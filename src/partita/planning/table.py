@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.core.errors import InvalidInput
-from partita.core.profile import Profile, ProfilePoint
-from partita.planning.sampling_iterations import Sample
+from partita.core.profile import Profile
+from partita.planning.noise import learnt
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,7 +36,7 @@ class LatencyTable:
 
         Raises `InvalidInput` for an empty profile, or for a point that is not positive and finite.
         """
-        latency_ms = {key: cautious_ms(point) for key, point in profile.points.items()}
+        latency_ms = cautious_ms(profile)
         resident = {k: p.resident_bytes for k, p in profile.points.items() if p.resident_bytes is not None}
         return cls.from_points(latency_ms, resident or None)
 
@@ -102,12 +102,19 @@ class LatencyTable:
         return max(float(self.memory_bytes[row, np.searchsorted(self.batches, size)]) for size in executions)
 
 
-def cautious_ms(point: ProfilePoint) -> float:
-    """Return what a plan should expect of a point: its mean, plus one standard error where that is known."""
-    if point.iterations is None or point.iterations < 1 or not point.mean_ms > 0:
-        return point.mean_ms
-    variance = (point.stddev_ms or 0.0) ** 2
-    return Sample(iterations=point.iterations, mean_ms=point.mean_ms, variance=variance).cautious_ms
+def cautious_ms(profile: Profile) -> dict[tuple[int, int], float]:
+    """Return what a plan should expect of each point: its mean, plus one standard error where that is known.
+
+    How much single iterations differ is learnt from all points together (`planning.noise`).
+    """
+    latency_ms = {key: point.mean_ms for key, point in profile.points.items()}
+    known = {k: p for k, p in profile.points.items() if (p.iterations or 0) > 0 < p.mean_ms}
+    iterations = np.array([float(p.iterations or 1) for p in known.values()])
+    variance = np.array([((p.stddev_ms or 0.0) / p.mean_ms) ** 2 for p in known.values()])
+    error = learnt(iterations, variance).error(iterations, variance)
+    for (key, point), off in zip(known.items(), error, strict=True):
+        latency_ms[key] = point.mean_ms * (1.0 + float(off))
+    return latency_ms
 
 
 def _check(points: Iterable[tuple[tuple[int, int], float]]) -> None:
