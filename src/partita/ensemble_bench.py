@@ -8,8 +8,10 @@ room for is started anew, as in the paper.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -27,6 +29,7 @@ from partita.machines.dispatcher import BatchingRules
 from partita.profiling.inputs import calibration, load_samples
 from partita.sources import ModelSource
 
+T = TypeVar("T")
 _ROOM_ITEMS = 1 << 20
 
 
@@ -104,6 +107,18 @@ class EnsembleBench:
             d.memory_bytes is None or h <= d.memory_bytes for d, h in zip(self._devices, held, strict=True)
         )
 
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run the loop until the coroutine has ended; interrupted, it is ended before the workers are."""
+        task = self._loop.create_task(coroutine)
+        try:
+            return self._loop.run_until_complete(task)
+        except BaseException:
+            if not task.done():
+                task.cancel()
+                with suppress(asyncio.CancelledError, PartitaError):
+                    self._loop.run_until_complete(task)
+            raise
+
     def __call__(self, matrix: AllocationMatrix) -> float:
         """Return the items per second of the running system; 0 if something does not fit or load."""
         if not self.fits(matrix):
@@ -125,7 +140,7 @@ class EnsembleBench:
             self._seat(matrix)
             return self._service
         if self._service is not None and not self._switch(self._service, matrix):
-            self._loop.run_until_complete(self._engine.remove(self._service.name, 0.0))
+            self._run(self._engine.remove(self._service.name, 0.0))
             self._service = None
         if self._service is None:
             self._service = self._start(matrix)
@@ -153,7 +168,7 @@ class EnsembleBench:
             await switch.until_finished()
 
         try:
-            self._loop.run_until_complete(switched())
+            self._run(switched())
         except SwitchFailed:
             return False
         return True
@@ -167,9 +182,9 @@ class EnsembleBench:
         service = self._engine.add(replace(deployment, members=members))
         assert isinstance(service, Ensemble)
         try:
-            self._loop.run_until_complete(service.until_ready())
+            self._run(service.until_ready())
         except PartitaError:
-            self._loop.run_until_complete(self._engine.remove(service.name, 0.0))
+            self._run(self._engine.remove(service.name, 0.0))
             raise
         return service
 
@@ -208,7 +223,7 @@ class EnsembleBench:
     # --- measuring --------------------------------------------------------------------------------
 
     def _measure(self, service: Ensemble) -> float:
-        return self._loop.run_until_complete(self._load(service).run(self._measure_s))
+        return self._run(self._load(service).run(self._measure_s))
 
     def _load(self, service: Ensemble) -> SegmentLoad:
         signature = service.signature

@@ -1,7 +1,9 @@
 """`partita allocate`: the running system decides, and what it decides is what is served."""
 
+import gc
 import json
 import os
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +107,20 @@ def pids(bench: EnsembleBench) -> dict[tuple[str, str], int | None]:
         for branch in bench._service.group.branches
         for one in branch.member.instances.values()
     }
+
+
+@needs_two
+def test_an_interrupted_measurement_leaves_nothing_that_is_complained_of_later(ensemble: ModelSource) -> None:
+    said: list[object] = []
+    bench = EnsembleBench(ensemble, two_devices(), measure_s=1.0)
+    bench._loop.set_exception_handler(lambda _, context: said.append(context))
+    with bench:
+        bench._loop.call_later(0.05, signal.raise_signal, signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            bench(AllocationMatrix(((8, 8), (8, 8))))
+    del bench
+    gc.collect()
+    assert said == []
 
 
 @needs_two
