@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from partita.core.errors import MissingExtra
@@ -13,10 +14,17 @@ from partita.engine.engine import Engine
 from partita.protocols.access import Access
 from partita.protocols.by_path import either
 from partita.protocols.door import Door
+from partita.protocols.failures import (
+    inference_failure,
+    management_failure,
+    metrics_failure,
+    unknown_path,
+)
 from partita.protocols.http.asgi import AsgiBridge
 from partita.protocols.http.cors import Origins
 from partita.protocols.http.handler import Handler
 from partita.protocols.http.listener import HttpLimits, Listener
+from partita.protocols.http.responses import Failures
 from partita.protocols.interfaces import inference_interface, management_interface, metrics_interface
 from partita.protocols.management import management_application
 from partita.protocols.metrics import metrics_route
@@ -33,8 +41,10 @@ from partita.protocols.torchserve.enveloped import EnvelopedInference
 from partita.protocols.torchserve.gpu_gauges import GpuGauges
 from partita.protocols.torchserve.inference import TorchServeInference, is_inference_path
 from partita.protocols.torchserve.management import TorchServeManagement, is_management_path
-from partita.protocols.torchserve.operations import Registry, TorchServeOperations
+from partita.protocols.torchserve.operations import TorchServeOperations
 from partita.protocols.torchserve.predictions import Predictor
+from partita.protocols.torchserve.registry import Registry
+from partita.protocols.torchserve.replies import http_error
 from partita.settings import GRPC_EXTRA, ServerSettings
 from partita.system.addresses import Address
 from partita.system.certificates import Certificate, CertificateFiles
@@ -100,7 +110,7 @@ class Ports:
         if settings.http is not None:
             predictions = TorchServeInference(self._predictor)
             torchserve = predictions.application()
-            oip = Application(self._engine, self._run_settings()).starlette(repository.routes())
+            oip = Application(self._engine, self._run_settings()).starlette(repository.routes(), unknown_path)
             predictions.api = document("Inference", inference_interface(torchserve, oip))
             oip.routes.append(openapi_route(predictions.api))
             app = self._bridge(either(torchserve, oip, is_inference_path))
@@ -109,21 +119,22 @@ class Ports:
             inference = Inference(self._engine, max_body_bytes=settings.max_body_bytes, enveloped=enveloped)
             door: Handler = Door(inference, app, direct)
             door = ObservedHandler(door) if self._is_observed else door
-            await self._listen("http", settings.http, door)
+            await self._listen("http", settings.http, door, inference_failure)
         if settings.management is not None:
             assert self._access is not None
-            torchserve = TorchServeManagement(self._operations, self._access).application()
+            changes = TorchServeManagement(self._operations, self._access)
+            torchserve = changes.application()
             plans = PlanRoutes(self._plans, self._access)
-            ours = management_application((*repository.routes(), *plans.routes()))
-            ours.routes.append(openapi_route(document("Management", management_interface(torchserve, ours))))
+            ours = management_application((*repository.routes(), *plans.routes()), unknown_path)
+            changes.api = document("Management", management_interface(torchserve, ours))
+            ours.routes.append(openapi_route(changes.api))
             management = self._bridge(either(torchserve, ours, is_management_path))
-            await self._listen("management", settings.management, management)
+            await self._listen("management", settings.management, management, management_failure)
         if settings.metrics is not None:
-            metrics = Starlette(
-                routes=[metrics_route(self._engine, self._listeners, GpuGauges(SystemClock()))]
-            )
+            routes = [metrics_route(self._engine, self._listeners, GpuGauges(SystemClock()))]
+            metrics = Starlette(routes=routes, exception_handlers={HTTPException: http_error})
             metrics.routes.append(openapi_route(document("Metrics", metrics_interface(metrics))))
-            await self._listen("metrics", settings.metrics, self._bridge(metrics))
+            await self._listen("metrics", settings.metrics, self._bridge(metrics), metrics_failure)
         if settings.grpc is not None:
             await self._listen_grpc(settings.grpc)
 
@@ -150,9 +161,12 @@ class Ports:
         self._bridges.append(bridge)
         return bridge
 
-    async def _listen(self, name: str, address: Address, handler: Handler) -> None:
+    async def _listen(self, name: str, address: Address, handler: Handler, failures: Failures) -> None:
         context = None if self._certificate is None else self._certificate.context
-        listener = Listener(handler, self._limits(), self._loop, tls=context, origins=self._origins)
+        limits = self._limits()
+        listener = Listener(
+            handler, limits, self._loop, tls=context, origins=self._origins, failures=failures
+        )
         self._listeners[name] = listener
         port = await listener.start(address.host, address.port)
         self.addresses[name] = Address(address.host, port)

@@ -392,4 +392,6 @@ def _server_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """
     names = [field.encode_name for field in msgspec.structs.fields(ServerSettings)]
     found = {name: environ.get(f"PARTITA_{name.upper()}") for name in names}
+    if environ.get("TS_DISABLE_TOKEN_AUTHORIZATION", "").lower() == "true":  # TorchServe's word for it
+        found["token_auth"] = found["token_auth"] or "false"
     return {name: value for name, value in found.items() if value}

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from partita.archives.containers import is_archive, manifest_of
-from partita.archives.model_config import settings_of
+from partita.archives.model_config import settings_of, warn_of_model
 from partita.core.errors import InvalidInput
 from partita.settings import ModelSettings, ServerSettings, Settings
 from partita.system.addresses import Address
@@ -248,5 +248,6 @@ def _each_model(given: Mapping[str, str], path: Path) -> dict[str, dict[str, Any
     for name, versions in document.items():
         chosen = [one for one in versions.values() if one.get("defaultVersion")] or list(versions.values())
         if chosen:
+            warn_of_model(chosen[0], f"{path}: models: {name}")
             found[name] = settings_of(chosen[0], f"{path}: models: {name}")
     return found

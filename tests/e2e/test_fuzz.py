@@ -23,8 +23,8 @@ from tests.raw_client import RawClient, infer, request
 pytestmark = pytest.mark.e2e
 
 ROUNDS = 2500
-SHAPES = (["error"], ["code", "type", "message"])
-"""Keys of an error's body: the Open Inference Protocol's, and TorchServe's."""
+SHAPES = (["error"], ["code", "type", "message"], ["code", "type", "message", "error"])
+"""Keys of an error's body: the Open Inference Protocol's, TorchServe's, and both for who asked neither."""
 ALLOWED = {100, 200, 400, 404, 405, 413, 431}
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 

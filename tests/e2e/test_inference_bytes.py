@@ -254,7 +254,7 @@ def test_a_client_that_reads_to_the_end_gets_there(client: RawClient, line: str)
 # --- the rest of the port -------------------------------------------------------------------------
 
 PATHS = [
-    ("GET", "/nowhere", 404, "Not Found"),
+    ("GET", "/v2/nowhere", 404, "Not Found"),
     ("GET", "/v2/", 404, "Not Found"),
     ("GET", "/v2/models/none", 404, "none"),
     ("GET", "/v2/models/none/ready", 404, "none"),
@@ -265,7 +265,6 @@ PATHS = [
     ("POST", "/v2/models/linear", 405, "method POST is not allowed for /v2/models/linear"),
     ("GET", "/v2/models/linear/infer", 405, "method GET is not allowed"),
     ("GET", "/v2/repository/index", 405, "method GET is not allowed"),
-    ("OPTIONS", "*", 404, "Not Found"),
 ]
 
 

@@ -159,6 +159,7 @@ def test_an_archive_that_is_refused_leaves_nothing(
     status, said = ask(server, "POST", f"/models?url={url}&initial_workers=1", good(server))
     assert status == 400, said
     assert says in said["message"]
+    assert (said["type"] == "DownloadArchiveException") == url.startswith("http")
     assert (everything(bad.parent), unpacked_in(cache)) == before
     assert not Path("/tmp/partita-out.py").exists()
     assert server.head.engine.services == {}

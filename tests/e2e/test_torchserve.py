@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,6 +154,21 @@ def test_kserve_v1_and_sagemaker(server: Server) -> None:
     np.testing.assert_allclose(json.loads(answer)["predictions"], linear([ITEM]), rtol=1e-4, atol=1e-5)
     status, _, answer = ask(server, "POST", "/invocations?model_name=upper", b"abc")
     assert (status, answer) == (200, b"ABC")
+    for method in ("GET", "POST"):
+        status, _, answer = ask(server, method, "/invocations?model_name=upper&request=abc")
+        assert (status, answer) == (200, b"ABC"), "what the query says is a field"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
+def test_the_elder_path_of_predictions_takes_fields_of_the_query_too(server: Server, method: str) -> None:
+    assert ask(server, method, "/upper/predict", b"abc")[::2] == (200, b"ABC")
+    assert ask(server, method, "/upper/predict?request=a%20b")[::2] == (200, b"A B")
+    item = json.dumps([1.0] * 4)
+    status, _, answer = ask(server, method, f"/two/predict?x={item.replace(' ', '')}&index=2")
+    assert (status, json.loads(answer)["twice"]) == (200, 4)
+    assert ask(server, method, f"/two/predict?index=3&x={item.replace(' ', '')}", b"")[0] == 200
+    status, _, answer = ask(server, method, "/none/predict", b"abc")
+    assert (status, json.loads(answer)["type"]) == (404, "ModelNotFoundException")
 
 
 def test_the_short_way_and_the_long_way_answer_alike(server: Server) -> None:
@@ -199,6 +215,88 @@ def test_ping_and_what_can_be_asked(server: Server) -> None:
     status, _, answer = ask(server, "OPTIONS", "/")
     assert json.loads(answer)["openapi"] == "3.0.1"
     assert ask(server, "GET", "/")[0] == 200  # ours
+    status, _, answer = ask(server, "OPTIONS", "/", port="management")
+    assert {"/models", "/models/{model}"} <= json.loads(answer)["paths"].keys()
+
+
+WAITING = """
+    import time
+    from pathlib import Path
+
+    class Upper:
+        inputs = {"request": {"shape": [-1], "datatype": "BYTES"}}
+        outputs = {"answer": {"shape": [-1], "datatype": "BYTES"}}
+
+        def load(self, context):
+            while Path(__file__).with_name("hold").exists():
+                time.sleep(0.01)
+
+        def infer(self, batch):
+            return {"answer": [text.upper() for text in batch["request"]]}
+"""
+
+
+def test_a_model_with_fewer_workers_than_it_is_to_have_is_unhealthy(tmp_path: Path) -> None:
+    (tmp_path / "upper").mkdir()
+    (tmp_path / "upper" / "handler.py").write_text(dedent(WAITING), encoding="utf-8")
+    hold = tmp_path / "upper" / "hold"
+    given = Settings(server=ServerSettings(http=LOCAL, metrics=None, management=LOCAL, token_auth=False))
+    with Server([tmp_path / "upper"], cores=2, tune="never", settings=given, ports=True) as server:
+        scaled = manage(server, "PUT", "/models/upper?min_worker=2&max_worker=2&synchronous=true")
+        assert scaled == (200, {"status": "Workers scaled to 2 for model: upper"})
+        assert ask(server, "GET", "/ping")[0] == 200
+        hold.touch()
+        (worker, _) = manage(server, "GET", "/models/upper")[1][0]["workers"]
+        os.kill(worker["pid"], signal.SIGKILL)
+        until(lambda: ask(server, "GET", "/ping")[0] == 500)
+        assert ask(server, "POST", "/predictions/upper", b"abc")[::2] == (200, b"ABC")  # by the other one
+        hold.unlink()
+        until(lambda: ask(server, "GET", "/ping")[0] == 200)
+
+
+THEIRS = {"code", "type", "message"}
+LONG = b"Content-Length: 999999999\r\n\r\n"
+BROKEN = {
+    "no request": ("http", b"nonsense\r\n\r\n", 400, {*THEIRS, "error"}),
+    "a head of TorchServe's": ("http", b"POST /predictions/m HTTP/9\r\n\r\n", 400, THEIRS),
+    "a head of the protocol's": ("http", b"POST /v2/models/m/infer HTTP/9\r\n\r\n", 400, {"error"}),
+    "too much for theirs": ("http", b"PUT /predictions/m HTTP/1.1\r\n" + LONG, 413, THEIRS),
+    "no chunk": (
+        *("http", b"PUT /m/predict HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", 400, THEIRS),
+    ),
+    "no gzip": (
+        *("http", b"PUT /ping HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx", 400, THEIRS),
+    ),
+    "a long head": ("management", b"GET /models HTTP/1.1\r\nX: " + b"x" * 20_000, 431, THEIRS),
+    "too much for ours": ("management", b"PUT /v2/models/m/plan HTTP/1.1\r\n" + LONG, 413, {"error"}),
+    "nobody's path": ("management", b"GET /x HTTP/1.1\r\n\r\n", 404, {*THEIRS, "error"}),
+    "nobody's path of the metrics": ("metrics", b"GET /x HTTP/1.1\r\n\r\n", 404, THEIRS),
+    "no method of the metrics": ("metrics", b"PUT /metrics HTTP/1.1\r\n\r\n", 405, THEIRS),
+    "no request for metrics": ("metrics", b"nonsense\r\n\r\n", 400, THEIRS),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(store: Path) -> Iterator[Server]:
+    with serving(store / "linear.onnx", metrics=LOCAL) as running:
+        yield running
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_no_route_answers_has_the_body_of_the_api_that_was_asked(whole: Server, case: str) -> None:
+    port, data, wanted, keys = BROKEN[case]
+    with RawClient(whole.url(port)) as client:
+        client.send(data)
+        status, headers, answer = client.answer()
+        document = json.loads(answer)
+        assert (status, document.keys()) == (wanted, keys), document
+        if "code" in keys:
+            assert document["code"] == status
+            assert headers["connection"] == "close"
+            assert headers["pragma"] == "no-cache"
+            assert headers["x-request-id"]
+            assert answer.startswith(b'{\n  "code"')
+            assert client.is_at_end()
 
 
 WRONG = {
@@ -331,6 +429,7 @@ def test_list_and_describe(server: Server) -> None:
     os.kill(worker["pid"], 0)
     assert entry["jobQueueStatus"] == {"remainingCapacity": 1024, "pendingRequests": 0}
     assert manage(server, "GET", "/models/none")[0] == 404
+    assert manage(server, "GET", "/v1/models/linear") == (200, {"name": "linear", "ready": True})
 
 
 def test_register_scale_and_unregister(store: Path) -> None:
@@ -338,13 +437,15 @@ def test_register_scale_and_unregister(store: Path) -> None:
         assert manage(server, "POST", "/models?url=linear.onnx")[1]["type"] == "ConflictStatusException"
         assert manage(server, "DELETE", "/models/linear") == (200, {"status": 'Model "linear" unregistered'})
         assert ask(server, "POST", "/predictions/linear", b"[1,2,3,4]")[0] == 404
-        status, document = manage(server, "POST", "/models?url=linear.onnx")
+        status, document = manage(server, "POST", "/models?url=linear.onnx&runtime=python3&batch_size=4")
         assert (status, document["status"]) == (
             200,
             'Model "linear" Version: 1 registered with 0 initial workers. '
             "Use scale workers API to add workers for the model.",
         )
-        assert manage(server, "GET", "/models/linear")[1][0]["workers"] == []
+        (waiting,) = manage(server, "GET", "/models/linear")[1]
+        assert (waiting["workers"], waiting["batchSize"]) == ([], 4)
+        assert manage(server, "GET", "/v1/models/linear") == (200, {"name": "linear", "ready": False})
         assert ask(server, "POST", "/predictions/linear", b"[1,2,3,4]")[0] == 503
         assert manage(server, "PUT", "/models/linear?min_worker=1&synchronous=true") == (
             200,
@@ -394,6 +495,8 @@ REFUSED = {
         *("PUT", "/models/linear?min_worker=2&max_worker=1", 400, "BadRequestException"),
         "max_worker cannot be less than min_worker.",
     ),
+    "a runtime": ("POST", "/models?url=linear&runtime=L", 400, "BadRequestException", "RuntimeType value: L"),
+    "unready": ("GET", "/v1/models/none", 404, "ModelNotFoundException", "not found: none"),
     "no number": ("PUT", "/models/linear?min_worker=x", 400, "BadRequestException", "is not a number"),
     "unknown": ("PUT", "/models/none?min_worker=1", 404, "ModelNotFoundException", "not found: none"),
     "version": (

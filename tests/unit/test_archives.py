@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import stat
 import tarfile
 import threading
@@ -16,7 +17,7 @@ import pytest
 from partita.archives.containers import is_archive, manifest_of
 from partita.archives.fetching import fetch
 from partita.archives.folders import ArchiveFolders
-from partita.archives.model_config import settings_of, under
+from partita.archives.model_config import settings_of, under, warn_of_config
 from partita.archives.source import unpacked
 from partita.archives.unpacking import Limits, unpack
 from partita.catalogue import Catalogue
@@ -244,6 +245,28 @@ def test_the_configuration_file_fills_what_nobody_else_says(tmp_path: Path) -> N
     assert (given.max_batch, given.min_workers) == (16, 2)
 
 
+def test_what_changes_nothing_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    yaml = (
+        b"deviceType: gpu\nmaxRetryTimeoutInSec: 10\nuseJobTicket: false\nbatchsize: 4\nparallelType: pp\n"
+        b"limit: 3\nmaxWorkers: 1\nhandler: {min_workers: 1}\n"
+    )
+    model = {**MANIFEST["model"], "configFile": "c.yaml"}  # type: ignore[dict-item]
+    path = zipped(
+        tmp_path / "m.mar",
+        {"MAR-INF/MANIFEST.json": json.dumps({"model": model}).encode(), "c.yaml": yaml},
+    )
+    with caplog.at_level(logging.WARNING, "partita"):
+        for _ in range(2):
+            warn_of_config(path, manifest_of(path))
+    said = [record.getMessage().removeprefix(f"{path}: c.yaml: ") for record in caplog.records]
+    assert len(said) == 5
+    assert said[0] == "deviceType = 'gpu' changes nothing here: archives are executed on the CPU"
+    assert said[1].startswith("maxRetryTimeoutInSec = 10 changes nothing here")
+    assert said[2] == "batchsize is no setting that is known; did you mean batchSize?"
+    assert said[3].startswith("parallelType = 'pp' changes nothing")
+    assert said[4] == "limit is no setting that is known, and is left to the handler"
+
+
 @pytest.mark.parametrize("document", [{"batchSize": "many"}, {"batchSize": True}, {"maxBatchDelay": -1}])
 def test_a_wrong_configuration_is_named(document: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="m: "):
@@ -351,8 +374,9 @@ REFUSED = {
 def test_what_may_not_be_fetched(
     url: str, allowed: tuple[str, ...], says: str, files: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(InvalidInput, match=says):
+    with pytest.raises(InvalidInput, match=says) as caught:
         fetch(url.format(files), allowed, tmp_path)
+    assert (caught.value.code == "download_failed") == str(caught.value).startswith("Failed to download")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -159,6 +159,14 @@ def test_environment_numbers_are_checked() -> None:
         load_settings(None, {"PARTITA_DRAIN_S": "soon"})
 
 
+def test_torchserves_word_for_no_tokens_is_below_ours_and_the_file(toml: Path) -> None:
+    theirs = {"TS_DISABLE_TOKEN_AUTHORIZATION": "True"}
+    assert load_settings(None, theirs).server.token_auth is False
+    assert load_settings(None, {"TS_DISABLE_TOKEN_AUTHORIZATION": "false"}).server.token_auth is True
+    assert load_settings(None, {**theirs, "PARTITA_TOKEN_AUTH": "true"}).server.token_auth is True
+    assert _load(toml, "[server]\ntoken_auth = true", **theirs).server.token_auth is True
+
+
 def test_what_kubernetes_injects_is_left_alone() -> None:
     injected = {"PARTITA_PORT": "tcp://10.0.0.1:8080", "PARTITA_SERVICE_HOST": "10.0.0.1"}
     assert load_settings(None, injected) == Settings()

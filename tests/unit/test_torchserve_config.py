@@ -78,6 +78,16 @@ def test_keys_stand_for_ours(place: Path, caplog: pytest.LogCaptureFixture) -> N
     assert any("number_of_netty_threads changes nothing" in text for text in warned)
 
 
+def test_what_models_say_to_no_effect_is_warned_of(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with (place / "config.properties").open("a") as file:
+        file.write('models={"a": {"1.0": {"marName": "a.mar", "deviceType": "gpu", "batch_size": 2}}}\n')
+    with caplog.at_level(logging.WARNING):
+        read(place)
+    text = caplog.text
+    assert "models: a: deviceType = 'gpu' changes nothing here: archives are executed on the CPU" in text
+    assert "batch_size is no setting that is known; did you mean batchSize?" in text
+
+
 def test_models_get_what_is_said_of_all_of_one_and_by_themselves(place: Path) -> None:
     settings = read(place)
     found = {source.name: source for source in find_all((), settings)}

@@ -17,16 +17,19 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from partita.archives.containers import SUFFIXES
-from partita.core.errors import InvalidInput
+from partita.core.errors import DownloadFailed, InvalidInput
 
 MAX_REDIRECTS = 5
 MAX_BYTES = 16 << 30
 TIMEOUT_S = 60.0
 _CHUNK_BYTES = 1 << 20
+_FAILED = "Failed to download archive from"
 
 
 def fetch(url: str, allowed: Sequence[str], folder: Path, max_bytes: int = MAX_BYTES) -> Path:
-    """Return a file of our own with what a URL gives. Raises `InvalidInput` that says why it does not."""
+    """Return a file of our own with what a URL gives. Raises `InvalidInput` that says why it may not be
+    fetched, `DownloadFailed` why it could not.
+    """
     for redirects in range(MAX_REDIRECTS + 1):
         parts = _checked(url, allowed)
         if parts.scheme == "file":
@@ -35,7 +38,7 @@ def fetch(url: str, allowed: Sequence[str], folder: Path, max_bytes: int = MAX_B
         if isinstance(found, Path):
             return found
         url = urljoin(url, found)
-    raise InvalidInput(f"{url[:200]} redirects more than {MAX_REDIRECTS} times")
+    raise DownloadFailed(f"{_FAILED}: {url[:200]} (it redirects more than {MAX_REDIRECTS} times)")
 
 
 def _checked(url: str, allowed: Sequence[str]) -> SplitResult:
@@ -63,7 +66,7 @@ def _name(parts: SplitResult) -> str:
 def _local(url: str, parts: SplitResult) -> Path:
     path = Path(unquote(parts.path))
     if parts.netloc not in ("", "localhost") or not path.is_file():
-        raise InvalidInput(f"{url[:200]} is no file here")
+        raise DownloadFailed(f"{_FAILED}: {url[:200]} (there is no file here)")
     return path
 
 
@@ -76,14 +79,14 @@ def _get(url: str, parts: SplitResult, folder: Path, max_bytes: int, *, may_be_p
         with closing(_connection(parts, host, port, may_be_private=may_be_private)) as connection:
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             connection.request("GET", target, headers={"Accept": "*/*", "User-Agent": "partita"})
-            answer = connection.getresponse()
-            if answer.status in (301, 302, 303, 307, 308):
-                return answer.getheader("Location") or ""
-            if answer.status != 200:
-                raise InvalidInput(f"Failed to download archive from {shown}: status {answer.status}")
-            return _saved(answer, folder, _name(parts), shown, max_bytes)
+            with connection.getresponse() as answer:
+                if answer.status in (301, 302, 303, 307, 308):
+                    return answer.getheader("Location") or ""
+                if answer.status != 200:
+                    raise DownloadFailed(f"{_FAILED}: {shown} (status {answer.status})")
+                return _saved(answer, folder, _name(parts), shown, max_bytes)
     except (OSError, http.client.HTTPException) as error:
-        raise InvalidInput(f"Failed to download archive from {shown}: {error}") from None
+        raise DownloadFailed(f"{_FAILED}: {shown} ({error})") from None
 
 
 def _connection(
@@ -111,7 +114,7 @@ def _address(host: str, port: int, *, may_be_private: bool) -> str:
 
 def _saved(answer: http.client.HTTPResponse, folder: Path, name: str, shown: str, max_bytes: int) -> Path:
     if int(answer.getheader("Content-Length") or 0) > max_bytes:
-        raise InvalidInput(f"{shown} is larger than {max_bytes} bytes")
+        raise DownloadFailed(f"{_FAILED}: {shown} (it is larger than {max_bytes} bytes)")
     place = Path(tempfile.mkdtemp(dir=folder)) / name
     written = 0
     with place.open("wb") as file:
@@ -119,6 +122,6 @@ def _saved(answer: http.client.HTTPResponse, folder: Path, name: str, shown: str
             written += len(chunk)
             if written > max_bytes:
                 place.unlink()
-                raise InvalidInput(f"{shown} is larger than {max_bytes} bytes")
+                raise DownloadFailed(f"{_FAILED}: {shown} (it is larger than {max_bytes} bytes)")
             file.write(chunk)
     return place

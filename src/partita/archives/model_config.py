@@ -1,5 +1,7 @@
 """``model-config.yaml``: what an archive's author sets for it."""
 
+import logging
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +9,11 @@ import msgspec
 
 from partita.archives.containers import read_file
 from partita.archives.manifest import Manifest
+from partita.archives.remarks import remarks
 from partita.core.errors import InvalidInput, MissingExtra
 from partita.settings import ModelSettings
+
+log = logging.getLogger("partita")
 
 LARGEST_BYTES = 1 << 20
 
@@ -31,14 +36,35 @@ def read_config(archive: Path, manifest: Manifest) -> dict[str, Any]:
 
     Raises `InvalidInput`.
     """
+    return settings_of(_document(archive, manifest), f"{archive}: {manifest.model.config_file}")
+
+
+def warn_of_config(archive: Path, manifest: Manifest) -> None:
+    """Warn of what an archive's configuration file says to no effect, once. Raises `InvalidInput`."""
+    known = frozenset(KEYS)
+    for remark in remarks(_document(archive, manifest), known, is_handlers=True):
+        _warn_once(f"{archive}: {manifest.model.config_file}: {remark}")
+
+
+def warn_of_model(document: dict[str, Any], where: str) -> None:
+    """Warn of what ``models`` of a ``config.properties`` says of one to no effect."""
+    for remark in remarks(document, frozenset((*KEYS, "marName", "defaultVersion")), is_handlers=False):
+        _warn_once(f"{where}: {remark}")
+
+
+@lru_cache(maxsize=1024)
+def _warn_once(text: str) -> None:
+    log.warning("%s", text)
+
+
+def _document(archive: Path, manifest: Manifest) -> dict[str, Any]:
     name = manifest.model.config_file
     if not name:
         return {}
     data = read_file(archive, name, LARGEST_BYTES)
     if data is None:
         raise InvalidInput(f"{archive} names the configuration file {name}, and does not hold it")
-    where = f"{archive}: {name}"
-    return settings_of(_parsed(data, where), where)
+    return _parsed(data, f"{archive}: {name}")
 
 
 def settings_of(document: dict[str, Any], where: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.archives import folders
 from partita.archives.containers import SUFFIXES, manifest_of
-from partita.archives.model_config import read_config, under
+from partita.archives.model_config import read_config, under, warn_of_config
 from partita.core.errors import InvalidInput
 from partita.settings import ModelSettings, Requirements, cache_dir
 from partita.wire.archive_call import RUNTIME
@@ -59,7 +59,9 @@ def unpacked(source: "ModelSource", requirements: Requirements) -> "ModelSource"
 
     `folders.release` the path when no worker needs it any more. Raises `InvalidInput`.
     """
-    wanted = manifest_of(source.path).model.requirements_file
+    manifest = manifest_of(source.path)
+    warn_of_config(source.path, manifest)
+    wanted = manifest.model.requirements_file
     if wanted and requirements == "refuse":
         raise InvalidInput(
             f"{source.path} wants packages installed ({wanted}), which is not allowed; install them yourself "

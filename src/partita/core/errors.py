@@ -22,6 +22,12 @@ class InvalidInput(PartitaError):
     code = "invalid_input"
 
 
+class DownloadFailed(InvalidInput):
+    """What lies at a URL could not be fetched, though it may be."""
+
+    code = "download_failed"
+
+
 class MissingExtra(InvalidInput):
     """An optional dependency is not installed; the message names the extra to install."""
 

@@ -21,8 +21,8 @@ from partita.protocols.torchserve.operations import SETTINGS
 from partita.protocols.torchserve.replies import ERRORS
 
 _OIP = frozenset({200, 405, 431, 500, *STATUS.values()})
-_TORCHSERVE = frozenset({200, 202, 403, 405, 431, 500, 507, *(status for status, _ in ERRORS.values())})
-_REGISTER = ("url", "model_name", "handler", "initial_workers", "synchronous", *SETTINGS)
+_TORCHSERVE = frozenset({200, 202, 206, 403, 405, 431, 500, 507, *(status for status, _ in ERRORS.values())})
+_REGISTER = ("url", "model_name", "handler", "runtime", "initial_workers", "synchronous", *SETTINGS)
 _SCALE = ("min_worker", "max_worker", "synchronous")
 
 
@@ -42,8 +42,8 @@ def inference_interface(torchserve: Starlette, ours: Starlette) -> list[Describe
             routes=torchserve.routes,
             statuses=_TORCHSERVE,
             error=TORCHSERVE_ERROR,
-            bodies={":predict": INSTANCES, ":explain": INSTANCES, "{model}": ANYTHING, "": ANYTHING},
-            queries={"POST /invocations": ("model_name",)},
+            bodies={":predict": INSTANCES, ":explain": INSTANCES, "": ANYTHING},
+            queries={f"{method} /invocations": ("model_name",) for method in ("GET", "POST")},
             is_open=True,
         ),
     ]
@@ -77,7 +77,13 @@ def metrics_interface(metrics: Starlette) -> list[Described]:
     queries = {"GET /metrics": ("name[]",)}
     statuses = frozenset({200, 400, 404, 405, 431})
     return [
-        Described(name="Metrics", routes=metrics.routes, statuses=statuses, error=OIP_ERROR, queries=queries)
+        Described(
+            name="Metrics",
+            routes=metrics.routes,
+            statuses=statuses,
+            error=TORCHSERVE_ERROR,
+            queries=queries,
+        )
     ]
 
 

@@ -18,6 +18,7 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 _MEANINGS = {
     200: "Done.",
     202: "It is being done.",
+    206: "It is being done: not all of its workers are there yet.",
     400: "The request is wrong; the body says how. Or the token is, at TorchServe's routes.",
     401: "The token is missing, wrong or expired.",
     403: "It may not be asked for by this name, or without the token.",

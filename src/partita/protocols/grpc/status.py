@@ -7,6 +7,7 @@ from partita.core.errors import PartitaError
 STATUS = {
     "invalid_request": grpc.StatusCode.INVALID_ARGUMENT,
     "invalid_input": grpc.StatusCode.INVALID_ARGUMENT,
+    "download_failed": grpc.StatusCode.INVALID_ARGUMENT,
     "payload_too_large": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "not_authorized": grpc.StatusCode.UNAUTHENTICATED,
     "foreign_caller": grpc.StatusCode.PERMISSION_DENIED,

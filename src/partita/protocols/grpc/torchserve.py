@@ -107,8 +107,8 @@ class TorchServeGrpc:
         return services
 
     def ping(self, request: Any) -> Any:  # noqa: ARG002
-        """Whether every model can answer."""
-        health = "Healthy" if self._predictor.engine.is_ready else "Unhealthy"
+        """Whether every model has its workers."""
+        health = "Healthy" if self._predictor.is_healthy else "Unhealthy"
         return INFERENCE_CLASSES["TorchServeHealthResponse"](health=pretty({"status": health}).decode())
 
     async def predict(self, request: Any, authorization: str | None, left_s: float | None) -> Any:

@@ -11,7 +11,7 @@ from partita.core.errors import InvalidRequest, PartitaError, PayloadTooLarge
 from partita.protocols.http.compression import COMPRESS_FROM_BYTES, compressed, decompressed
 from partita.protocols.http.connection import Connection
 from partita.protocols.http.heads import RequestHead
-from partita.protocols.http.responses import chunked_head, error_response, response_head
+from partita.protocols.http.responses import chunked_head, response_head
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class AsgiBridge:
                 body = decompressed(body, head.content_encoding, max_bytes=self._max_body_bytes)
             except InvalidRequest as error:
                 status = 413 if isinstance(error, PayloadTooLarge) else 400
-                connection.respond(error_response(status, str(error), close=False))
+                connection.fail(status, str(error))
                 return
         task = self._loop.create_task(self._run(connection, head, body))
         connection.pending = task
@@ -87,7 +87,7 @@ class AsgiBridge:
                 connection.break_off()
                 return
             log.exception("%s %s failed", head.method, head.path)
-            connection.respond(error_response(500, "internal error", close=False))
+            connection.fail(500, "internal error")
             return
         if connection.has_begun:
             connection.end()

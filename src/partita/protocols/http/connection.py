@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 from partita.core.errors import InvalidRequest, PayloadTooLarge
 from partita.protocols.http.chunked import ChunkedBody
 from partita.protocols.http.handler import Repeat
-from partita.protocols.http.heads import RequestHead
-from partita.protocols.http.responses import CONTINUE, LAST_CHUNK, error_response, with_close, with_lines
+from partita.protocols.http.heads import RequestHead, asked_for
+from partita.protocols.http.responses import CONTINUE, LAST_CHUNK, Failure, with_close, with_lines
 
 if TYPE_CHECKING:
     from partita.protocols.http.listener import Listener
@@ -77,8 +77,7 @@ class Connection(asyncio.Protocol):
         if not self._listener.admit(self):
             limit = self._listener.limits.max_connections
             self._listener.count_refusal(503)
-            self.transport.write(error_response(503, f"more than max_connections = {limit} connections"))
-            self._linger()
+            self._send_failure(503, f"more than max_connections = {limit} connections", b"")
             return
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
@@ -153,13 +152,13 @@ class Connection(asyncio.Protocol):
         try:
             head = self._listener.heads.head(data[:start])
         except InvalidRequest as error:
-            self._refuse(400, str(error))
+            self._refuse(400, str(error), data)
             return
+        self.head = head
         length = head.content_length
         if length > limits.max_body_bytes:
             self._refuse(413, f"the body of {length} bytes is over max_body_bytes = {limits.max_body_bytes}")
             return
-        self.head = head
         have = len(data) - start
         if 0 <= length <= have:
             if have > length:
@@ -182,7 +181,7 @@ class Connection(asyncio.Protocol):
     def _incomplete_head(self, data: bytes) -> None:
         limit = self._listener.limits.max_header_bytes
         if len(data) > limit:
-            self._refuse(431, f"the request's head is over max_header_bytes = {limit}")
+            self._refuse(431, f"the request's head is over max_header_bytes = {limit}", data)
             return
         self._buffer = data.lstrip(b"\r\n") if data[:1] in b"\r\n" else data
 
@@ -306,11 +305,26 @@ class Connection(asyncio.Protocol):
             data, self._buffer = self._buffer, b""
             (self._begin if self.head is None else self._more_body)(data)
 
-    def _refuse(self, status: int, message: str) -> None:
+    def _refuse(self, status: int, message: str, data: bytes = b"") -> None:
         """Answer what cannot be handed on, and close: where the next request begins is not known."""
         self._listener.count_refusal(status)
-        self.transport.write(error_response(status, message))
+        self._send_failure(status, message, data)
+
+    def _send_failure(self, status: int, message: str, data: bytes) -> None:
+        self.transport.write(with_close(self._failure(status, message, data)[0]))
         self._linger()
+
+    def _failure(self, status: int, message: str, data: bytes) -> Failure:
+        head = self.head
+        method, path = asked_for(data) if head is None else (head.method, head.path)
+        return self._listener.failures(status, message, method, path)
+
+    def fail(self, status: int, message: str) -> None:
+        """Respond with an error as the port shapes it."""
+        response, closes = self._failure(status, message, b"")
+        if closes and self.head is not None:
+            self.head = replace(self.head, keep_alive=False)
+        self.respond(response)
 
     def _linger(self) -> None:
         """Close for writing, and throw away what still comes until the client closes too.
@@ -358,7 +372,8 @@ class Connection(asyncio.Protocol):
             self._check_body(waited)
         elif self._buffer:
             if waited > limits.header_timeout_s:
-                self._refuse(408, f"no head within header_timeout_s = {limits.header_timeout_s:g}")
+                limit_s = limits.header_timeout_s
+                self._refuse(408, f"no head within header_timeout_s = {limit_s:g}", self._buffer)
         elif waited > limits.idle_timeout_s:
             self._close()
 

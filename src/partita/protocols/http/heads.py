@@ -147,6 +147,14 @@ def _number(headers: dict[bytes, bytes], name: bytes) -> int | None:
     return int(value)
 
 
+def asked_for(data: bytes) -> tuple[str, str]:
+    """Return the method and path that bytes seem to ask for, if only their first line is right; else ""."""
+    words = data[:MEMO_HEAD_BYTES].split(b"\r\n", 1)[0].split(b" ")
+    if len(words) != 3 or not words[1].startswith(b"/"):
+        return "", ""
+    return words[0].decode("latin-1"), _unquoted(words[1].split(b"?", 1)[0])
+
+
 class HeadMemo:
     """Parsed heads by their bytes, bounded."""
 

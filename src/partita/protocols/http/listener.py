@@ -10,6 +10,7 @@ from partita.protocols.http.connection import Connection
 from partita.protocols.http.cors import CorsHandler, Origins
 from partita.protocols.http.handler import Handler
 from partita.protocols.http.heads import HeadMemo
+from partita.protocols.http.responses import Failures, plain_failure
 
 TICK_S = 1.0
 
@@ -38,8 +39,10 @@ class Listener:
         *,
         tls: ssl.SSLContext | None = None,
         origins: Origins | None = None,
+        failures: Failures = plain_failure,
     ) -> None:
         self.handler = handler if origins is None else CorsHandler(handler)
+        self.failures = failures
         self._tls = tls
         self.limits = limits
         self.loop = loop

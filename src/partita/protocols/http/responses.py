@@ -1,9 +1,14 @@
 """Responses as bytes."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
 import msgspec
+
+Failure = tuple[bytes, bool]
+"""A whole response with an error, and whether the connection ends after it."""
+Failures = Callable[[int, str, str, str], Failure]
+"""Makes the error of a status, a message, a method and a path; both are empty where nobody knows them."""
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -50,3 +55,8 @@ def json_response(status: int, document: object, *, close: bool = False) -> byte
 def error_response(status: int, message: str, *, close: bool = True) -> bytes:
     """Return an error as the Open Inference Protocol shapes it: ``{"error": "..."}``."""
     return json_response(status, {"error": message}, close=close)
+
+
+def plain_failure(status: int, message: str, method: str, path: str) -> Failure:  # noqa: ARG001
+    """Return `error_response` whatever was asked."""
+    return error_response(status, message, close=False), False

@@ -1,6 +1,6 @@
 """Everything of the protocol but inference: health, metadata, configuration, statistics."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version as package_version
 from typing import Any
 
@@ -28,14 +28,24 @@ EXTENSIONS = (
 )
 
 
+Unknown = Callable[[Request], Response | None]
+"""Answers a path that no route has; None = as the protocol does."""
+
+
 def json(document: object, status: int = 200) -> Response:
     """Return a JSON response."""
     return Response(msgspec.json.encode(document), status, media_type="application/json")
 
 
-def application(routes: Sequence[BaseRoute]) -> Starlette:
-    """Return an ASGI application that shapes errors as the protocol does."""
-    handlers = {PartitaError: _known_error, HTTPException: _http_error}
+def application(routes: Sequence[BaseRoute], unknown: Unknown = lambda _: None) -> Starlette:
+    """Return an ASGI application that shapes errors as the protocol does, but for what `unknown` answers."""
+
+    async def http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        other = unknown(request) if error.status_code == 404 else None
+        return _http_error(request, error) if other is None else other
+
+    handlers = {PartitaError: _known_error, HTTPException: http_error}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False  # such a path is unknown, like any other
     return app
@@ -48,7 +58,7 @@ class Application:
         self._engine = engine
         self._run = run
 
-    def starlette(self, extra: Sequence[BaseRoute] = ()) -> Starlette:
+    def starlette(self, extra: Sequence[BaseRoute] = (), unknown: Unknown = lambda _: None) -> Starlette:
         """Return the ASGI application, with further routes of the same port."""
         model = "/v2/models/{model}"
         routes = [
@@ -65,7 +75,7 @@ class Application:
             Route("/v1/models/{model}", self.v1_ready),
             *extra,
         ]
-        return application(routes)
+        return application(routes, unknown)
 
     def _model_routes(self, prefix: str) -> list[Route]:
         return [
@@ -170,8 +180,7 @@ async def _known_error(request: Request, error: Exception) -> Response:  # noqa:
     return json({"error": str(error)}, STATUS.get(error.code, 500))
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+def _http_error(request: Request, error: HTTPException) -> Response:
     texts = {
         404: "Not Found",
         405: f"method {request.method} is not allowed for {request.scope['path']}",

@@ -27,6 +27,7 @@ from partita.protocols.oip.tensors import element_ends, pack_json
 STATUS = {
     "invalid_request": 400,
     "invalid_input": 400,
+    "download_failed": 400,
     "payload_too_large": 413,
     "not_authorized": 403,
     "foreign_caller": 403,

@@ -5,6 +5,7 @@ from typing import Any
 
 from partita.engine.instance import Instance
 from partita.engine.service import Service
+from partita.protocols.repository import LoadRequest
 from partita.system.process_times import started_at_s
 
 ALIKE = {
@@ -59,19 +60,20 @@ def describe(service: Service, limits: tuple[int, int] | None = None) -> dict[st
     }
 
 
-def parked(name: str, version: str, url: str) -> dict[str, Any]:
-    """Return the entry of a model that is registered without workers; `url` is what it came from."""
+def parked(name: str, version: str, request: LoadRequest) -> dict[str, Any]:
+    """Return the entry of a model that is registered without workers; `request` is what it will load with."""
+    given = request.settings
     return {
         "modelName": name,
         "modelVersion": version,
-        "modelUrl": url or name,
+        "modelUrl": request.source or name,
         "runtime": "python",
         "minWorkers": 0,
         "maxWorkers": 0,
-        "batchSize": 1,
-        "maxBatchDelay": 100,
-        "responseTimeout": 120,
-        "startupTimeout": 120,
+        "batchSize": int(given.get("max_batch", 1)),
+        "maxBatchDelay": int(given.get("batch_timeout_ms", 100)),
+        "responseTimeout": int(given.get("execution_limit_s", 120)),
+        "startupTimeout": int(given.get("load_limit_s", 120)),
         "clientTimeoutInMills": 0,
         **ALIKE,
         "loadedAtStartup": False,

@@ -1,6 +1,7 @@
 """TorchServe's inference API: predictions, and whether the server is healthy."""
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -31,13 +32,16 @@ ANY = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 PREFIXES = ("/ping", "/predictions", "/explanations", "/invocations", "/models/")
 """Paths of this API on the inference port."""
 SUFFIXES = (":predict", ":explain")
+LEGACY = re.compile(r"/[^/]+/predict")
+"""Path of predictions before there was ``/predictions/{model}``."""
 
 
 def is_inference_path(method: str, path: str) -> bool:
     """Whether a request on the inference port is one of TorchServe's."""
     is_v1 = path.startswith("/v1/models/") and path.endswith(SUFFIXES)
     is_v2 = path.startswith("/v2/models/") and path.endswith("/explain")
-    return path.startswith(PREFIXES) or is_v1 or is_v2 or (method == "OPTIONS" and path == "/")
+    is_other = is_v1 or is_v2 or (method == "OPTIONS" and path == "/") or LEGACY.fullmatch(path) is not None
+    return path.startswith(PREFIXES) or is_other
 
 
 class TorchServeInference:
@@ -57,7 +61,8 @@ class TorchServeInference:
             Route("/predictions/{model}/{version}", predict, methods=ANY),
             Route("/predictions/{model}/{version}/{extra:path}", predict, methods=ANY),
             Route("/models/{model}/invoke", predict, methods=["POST"]),
-            Route("/invocations", self.invocations, methods=["POST"]),
+            Route("/invocations", self.invocations, methods=["GET", "POST"]),
+            Route("/{model}/predict", self.predict_with_query, methods=ANY),
             Route("/explanations/{model}", self.explain, methods=ANY),
             Route("/explanations/{model}/{version}", self.explain, methods=ANY),
             Route("/v2/models/{model}/explain", self.explain, methods=["POST"]),
@@ -72,8 +77,8 @@ class TorchServeInference:
         return app
 
     async def ping(self, request: Request) -> Response:
-        """Whether every model can answer."""
-        if self._predictor.engine.is_ready:
+        """Whether every model has its workers."""
+        if self._predictor.is_healthy:
             return status_reply(request, "Healthy")
         return status_reply(request, "Unhealthy", 500)
 
@@ -86,18 +91,19 @@ class TorchServeInference:
         """Predict as SageMaker asks: the model is named in the query, or the only one there is."""
         names = list(self._predictor.engine.services)
         model = request.query_params.get("model_name") or (names[0] if len(names) == 1 else "")
-        service = self._service(request, model, "")
-        if not is_archive(service):
-            return await self._predict(request, service)
-        query = [Part(k, "", v.encode()) for k, v in request.query_params.items() if k != "model_name"]
-        kind = request.headers.get("content-type", "")
-        return await self._call(request, service, [*query, *parts_of(await request.body(), kind)])
+        return await self._predict(request, self._service(request, model, ""), _query(request))
 
-    async def _predict(self, request: Request, service: Service) -> Response:
+    async def predict_with_query(self, request: Request) -> Response:
+        """Predict as TorchServe once was asked: what the query says are fields too."""
+        service = self._service(request, request.path_params["model"], "")
+        return await self._predict(request, service, _query(request))
+
+    async def _predict(self, request: Request, service: Service, query: Sequence[Part] = ()) -> Response:
         body, kind = await request.body(), request.headers.get("content-type", "")
         if is_archive(service):
-            return await self._call(request, service, parts_of(body, kind))
-        fields = fields_of(body, kind)
+            return await self._call(request, service, [*query, *parts_of(body, kind)])
+        fields = {part.name: part.value for part in query}
+        fields |= fields_of(body, kind) if body or not query else {}
         values = await self._predictor.predict(service, fields)
         return reply(request, values, media=media_of(values) if isinstance(values, bytes) else None)
 
@@ -169,6 +175,13 @@ async def _chunks(first: bytes, more: AsyncIterator[tuple[Answer, bool]]) -> Asy
         if answer.error:
             raise HandlerStatus(answer.status, answer.error)
         yield answer.body
+
+
+def _query(request: Request) -> list[Part]:
+    """Return what the query says, as fields."""
+    return [
+        Part(name, "", value.encode()) for name, value in request.query_params.items() if name != "model_name"
+    ]
 
 
 def _document(body: bytes) -> dict[str, Any]:

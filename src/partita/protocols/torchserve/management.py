@@ -1,5 +1,7 @@
 """TorchServe's management API over HTTP: register, list, describe, scale, unregister."""
 
+from typing import Any
+
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,13 +15,13 @@ from partita.protocols.key_document import key_entry
 from partita.protocols.torchserve.operations import Answer, TorchServeOperations
 from partita.protocols.torchserve.replies import http_error, known_error, reply, status_reply
 
-PREFIXES = ("/models", "/token")
+PREFIXES = ("/models", "/token", "/v1/models/")
 """Paths of this API on the management port."""
 
 
-def is_management_path(method: str, path: str) -> bool:  # noqa: ARG001
+def is_management_path(method: str, path: str) -> bool:
     """Whether a request on the management port is one of TorchServe's."""
-    return path.startswith(PREFIXES)
+    return path.startswith(PREFIXES) or (method == "OPTIONS" and path == "/")
 
 
 class TorchServeManagement:
@@ -28,6 +30,8 @@ class TorchServeManagement:
     def __init__(self, operations: TorchServeOperations, access: Access) -> None:
         self._operations = operations
         self._access = access
+        self.api: dict[str, Any] = {}
+        """What is answered to ``OPTIONS /``: the port's OpenAPI document."""
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
@@ -36,6 +40,8 @@ class TorchServeManagement:
             Route("/models/{model}", self.model, methods=["GET", "PUT", "DELETE"]),
             Route("/models/{model}/{version}", self.model, methods=["GET", "PUT", "DELETE"]),
             Route("/models/{model}/{version}/set-default", self.set_default, methods=["PUT"]),
+            Route("/v1/models/{model}", self.ready),
+            Route("/", self.describe_api, methods=["OPTIONS"]),
         ]
         if self._access.keys is not None:
             routes.append(Route("/token", self.renew_token))
@@ -70,6 +76,15 @@ class TorchServeManagement:
         self._check(request)
         path = request.path_params
         return _said(request, self._operations.set_default(path["model"], path["version"]))
+
+    async def ready(self, request: Request) -> Response:
+        """Whether a model can answer, as KServe asks."""
+        self._check(request)
+        return reply(request, self._operations.readiness(request.path_params["model"]))
+
+    async def describe_api(self, request: Request) -> Response:
+        """What can be asked here, as OpenAPI."""
+        return reply(request, self.api)
 
     async def renew_token(self, request: Request) -> Response:
         """Replace a key by a new one."""

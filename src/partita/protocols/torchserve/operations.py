@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from partita.core.errors import InvalidRequest, ModelNotFound, PartitaError
@@ -15,6 +15,7 @@ from partita.protocols.repository import LoadRequest, Repository
 from partita.protocols.torchserve.archives import asked_archive, document_of, is_archive
 from partita.protocols.torchserve.describe import describe, parked, url_of
 from partita.protocols.torchserve.predictions import Prediction, find_service
+from partita.protocols.torchserve.registry import Registered, Registry, planned_workers
 from partita.protocols.torchserve.replies import Conflict, DefaultVersion, MethodNotAllowed
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ LARGEST = 10**9
 ARCHIVES = (".mar", ".tar.gz", ".tgz")
 _NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")
 UPDATING = "Processing worker updates..."
+SCALING = "Workers scaling in progress..."
+RUNTIMES = ("python", "python3")
 ALL = "all"
 """Names every version of a model where models are described, and nowhere else."""
 SETTINGS = {
@@ -36,20 +39,6 @@ Given = Mapping[str, str]
 """Parameters as text."""
 Answer = tuple[int, str]
 """HTTP status and text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """What a model was registered with."""
-
-    request: LoadRequest
-    version: str
-    limits: tuple[int, int] | None = None
-    """Least and most workers that were asked for."""
-
-
-Registry = dict[str, dict[str, Registered]]
-"""What came or was scaled over this API, by name and version; what is not served waits for workers."""
 
 
 class TorchServeOperations:
@@ -102,8 +91,14 @@ class TorchServeOperations:
             raise ModelNotFound(f"Model not found: {name}")
         return [
             *(describe(one, self._limits(one, known.get(one.version))) for one in chosen),
-            *(parked(name, one, known[one].request.source) for one in sorted(waiting, key=version_order)),
+            *(parked(name, one, known[one].request) for one in sorted(waiting, key=version_order)),
         ]
+
+    def readiness(self, name: str) -> dict[str, Any]:
+        """Return whether a model's default version can answer; one without workers cannot."""
+        self.descriptions(name, "")  # raises for what is not there
+        service = self._engine.services.get(name)
+        return {"name": name, "ready": service is not None and service.is_ready}
 
     def _url(self, name: str) -> str:
         """Return what a model came from: an archive's file or URL, its name where it is none."""
@@ -116,7 +111,7 @@ class TorchServeOperations:
         """Return the least and most workers that a model may have; where nobody says, those that it has."""
         if known is not None and known.limits is not None:
             return known.limits
-        count = len(service.member.instances)
+        count = planned_workers(service)
         least, most = self._engine.deployment(service).workers
         return least or count, most or count
 
@@ -138,6 +133,8 @@ class TorchServeOperations:
         if not self._has_model_api:
             raise MethodNotAllowed()
         source = _source(given.get("url", ""))
+        if (runtime := given.get("runtime", RUNTIMES[0])).lower() not in RUNTIMES:
+            raise InvalidRequest(f"Invalid RuntimeType value: {runtime[:40]}")
         own_name, version = await self._repository.identity(source)
         name = given.get("model_name") or own_name
         if not _NAME.match(name):
@@ -164,7 +161,7 @@ class TorchServeOperations:
         if _flag(given, "synchronous", default=True):
             await asyncio.shield(self._started(self._arrive(name, known)))  # a client may leave meanwhile
             text = f'Model "{name}" Version: {version} registered with {workers} initial workers'
-            return 200, text
+            return self._done(name, version, text)
         self._in_background(self._arrive(name, known))
         return 202, UPDATING
 
@@ -211,7 +208,14 @@ class TorchServeOperations:
             return 202, UPDATING
         count = await change
         said = f", version: {version}" if version else ""
-        return 200, f"Workers scaled to {count} for model: {name}{said}"
+        return self._done(name, which, f"Workers scaled to {count} for model: {name}{said}")
+
+    def _done(self, name: str, version: str, text: str) -> Answer:
+        """Return what is said of a change that was waited for: some of the workers may not be there yet."""
+        service = self._engine.versions.get((name, version))
+        if service is not None and service.member.ready_instances < planned_workers(service):
+            return 206, SCALING
+        return 200, text
 
     async def _scaled(self, name: str, version: str, least: int, most: int) -> int:
         """Bring a version's workers between these limits; returns how many there are."""
@@ -237,7 +241,7 @@ class TorchServeOperations:
 
     def _workers(self, name: str, version: str) -> int:
         service = self._engine.versions.get((name, version))
-        return 0 if service is None else len(service.member.instances)
+        return 0 if service is None else planned_workers(service)
 
     async def unregister(self, name: str, version: str) -> Answer:
         """Forget a model, or one version of it, and serve it no longer."""

@@ -1,7 +1,7 @@
 """Predictions: from fields to the engine, and back."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
 from partita.core.errors import (
@@ -19,6 +19,7 @@ from partita.engine.service import Service
 from partita.protocols.access import Keys, bearer
 from partita.protocols.torchserve.archives import answer_in, asked_archive, is_archive
 from partita.protocols.torchserve.fields import Part
+from partita.protocols.torchserve.registry import Registered, planned_workers
 from partita.protocols.torchserve.replies import VersionNotFound
 from partita.protocols.torchserve.tensors import Asked, by_input, values_of
 from partita.wire.archive_call import Answer, unpack_answer
@@ -118,13 +119,24 @@ class Predictor:
         self,
         engine: Engine,
         keys: Keys | None = None,
-        registered: Mapping[str, Container[str]] | None = None,
+        registered: Mapping[str, Mapping[str, Registered]] | None = None,
     ) -> None:
         self.engine = engine
         self._registered = {} if registered is None else registered
         """Versions of models that are known, also those that have no workers now."""
         self._keys = keys
         """Who asks for a prediction shows the inference key; None = need not."""
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether each model's default version has as many workers as it is to have at least."""
+        return all(self._has_enough(service) for service in self.engine.services.values())
+
+    def _has_enough(self, service: Service) -> bool:
+        known = self._registered.get(service.name, {}).get(service.version)
+        limits = (known and known.limits) or self.engine.deployment(service).workers
+        least = min(limits[0] or 1, planned_workers(service))  # of which there are no more than cores
+        return service.is_ready and service.member.ready_instances >= least
 
     def check(self, authorization: str | None) -> None:
         """Raise `NotAuthorized` unless this may ask for predictions."""

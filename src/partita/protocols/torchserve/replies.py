@@ -24,6 +24,7 @@ ERRORS = {
     "invalid_request": (400, "BadRequestException"),
     "invalid_input": (400, "BadRequestException"),
     "load_failed": (400, "ModelException"),
+    "download_failed": (400, "DownloadArchiveException"),
     "payload_too_large": (413, "RequestEntityTooLargeException"),
     "model_not_found": (404, "ModelNotFoundException"),
     "version_not_found": (404, "ModelVersionNotFoundException"),
@@ -40,7 +41,7 @@ ERRORS = {
 
 _TOO_LARGE = re.compile(r"an item's outputs have \d+ bytes; max_output_bytes = \d+")
 _MEMORY = re.compile(r"(^|: )(MemoryError|OutOfMemoryError)\b")
-_NOT_FOUND = "Requested resource is not found, please refer to API document."
+NOT_FOUND = "Requested resource is not found, please refer to API document."
 NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
 WRONG_TOKEN = "Token Authorization failed. Token either incorrect, expired, or not provided correctly"
 
@@ -167,5 +168,5 @@ async def http_error(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         return error_reply(request, 405, "MethodNotAllowedException", NOT_ALLOWED)
     if error.status_code == 404:
-        return error_reply(request, 404, "ResourceNotFoundException", _NOT_FOUND)
+        return error_reply(request, 404, "ResourceNotFoundException", NOT_FOUND)
     return error_reply(request, error.status_code, "BadRequestException", error.detail)
