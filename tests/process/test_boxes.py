@@ -1,5 +1,6 @@
 """Weighted boxes fusion: an ensemble of detectors from its file, through real workers."""
 
+import warnings
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -98,6 +99,19 @@ def test_pixels_are_pixels_again_where_the_size_is_said() -> None:
         rule().infer({"a": x, "b": x})
     answer = rule(width=640, height=640, most=2).infer({"a": x, "b": x})
     np.testing.assert_allclose(answer["detections"][0, :, :4], x[0, :2, :4], rtol=1e-6)
+
+
+def test_corners_the_wrong_way_round_are_turned_and_boxes_without_area_left_out_silently() -> None:
+    x = images()
+    wanted = rule().infer({"a": x, "b": x})
+    turned = x.copy()
+    turned[..., [0, 1, 2, 3]] = x[..., [2, 3, 0, 1]]
+    empty = np.concatenate([turned, np.full_like(x[:, :1], 0.5)], axis=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answer = rule().infer({"a": empty, "b": empty})
+    for name in wanted:
+        np.testing.assert_array_equal(answer[name], wanted[name])
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,9 @@ class BoxesRule:
                 "where coordinates are pixels, give [boxes] size = [width, height]"
             )
         np.clip(kept[:, :4], 0.0, 1.0, out=kept[:, :4])
+        corners = np.sort(kept[:, :4].reshape(-1, 2, 2), axis=1)  # the package does both, with a warning each
+        kept[:, :4] = corners.reshape(-1, 4)
+        kept = kept[(corners[:, 0] < corners[:, 1]).all(axis=1)]
         order = self._labels.get(member)
         if order is not None:
             index = kept[:, 5].astype(int)
