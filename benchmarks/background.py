@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,8 @@ MANY = Effort(budget_s=0.0, verify_s=0.0, turns=5, final_turns=40, work_s=0.05)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """How long each part takes, seconds. All in all: three minutes when quick, six in full."""
+    """How long each part takes at most, seconds: a minute and a half for a model when quick, twice that in
+    full."""
 
     budget_s: float
     window_s: float
@@ -57,8 +59,11 @@ class Times:
     """A tuning that has not ended by then is given up."""
 
 
-QUICK_TIMES = Times(budget_s=6.0, window_s=8.0, most_s=45.0)
-FULL_TIMES = Times(budget_s=20.0, window_s=20.0, most_s=90.0)
+BLOCK_S = 1.0
+"""Answers of so long a time are drawn together: what slows one of them slows its neighbours, too."""
+DRAWS = 1000
+QUICK_TIMES = Times(budget_s=15.0, window_s=8.0, most_s=45.0)
+FULL_TIMES = Times(budget_s=30.0, window_s=20.0, most_s=90.0)
 
 
 class Profiled:
@@ -96,11 +101,11 @@ async def tuned(model: str, times: Times) -> tuple[list[Figure], Profile | None]
         from_s = time.monotonic()
         await asyncio.sleep(times.window_s)
         at_s = time.monotonic()
-        before_ms = client.p99_ms(from_s, at_s)
+        before = blocks(client, from_s, at_s)
         tuning.start()
         shown = await _ended(adaptation, source.name, times.most_s)
         ended_s = time.monotonic()
-        during_ms = client.p99_ms(at_s, ended_s)
+        during = blocks(client, at_s, ended_s)
         load.cancel()
         while service.statistics.in_flight():
             await asyncio.sleep(0.01)
@@ -110,8 +115,10 @@ async def tuned(model: str, times: Times) -> tuple[list[Figure], Profile | None]
         await tuning.stop()
         await adaptation.stop()
         await engine.stop(10.0)
+    before_ms, during_ms = p99(before), p99(during)
     ratio = during_ms / before_ms
-    text = f"{ratio:.2f} ({during_ms:.1f} ÷ {before_ms:.1f} ms), {client.lost} failed"
+    low, high = ratio_interval(before, during)
+    text = f"{ratio:.2f} [{low:.2f}, {high:.2f}] ({during_ms:.1f} ÷ {before_ms:.1f} ms), {client.lost} failed"
     return [
         Figure(
             name=f"{model}: p99 while it is tuned beside half load ÷ before",
@@ -127,6 +134,31 @@ async def tuned(model: str, times: Times) -> tuple[list[Figure], Profile | None]
             passed=profile is not None,
         ),
     ], profile
+
+
+def blocks(client: Client, from_s: float, until_s: float) -> list[list[float]]:
+    """Return the latencies, ms, of requests that were due in each second of a time."""
+    count = max(1, round((until_s - from_s) / BLOCK_S))
+    edges = np.linspace(from_s, until_s, count + 1)
+    return [client.took_ms(float(a), float(b)) for a, b in pairwise(edges)]
+
+
+def p99(parts: Sequence[Sequence[float]]) -> float:
+    """Return the 99th percentile of all parts together."""
+    return float(np.percentile(np.concatenate([np.asarray(part) for part in parts]), 99))
+
+
+def ratio_interval(
+    before: Sequence[Sequence[float]], during: Sequence[Sequence[float]]
+) -> tuple[float, float]:
+    """Return what 95 % of the ratios lie between where the seconds of both times are drawn again."""
+    rng = np.random.default_rng(0)
+    ratios = [
+        p99([during[k] for k in rng.integers(len(during), size=len(during))])
+        / p99([before[k] for k in rng.integers(len(before), size=len(before))])
+        for _ in range(DRAWS)
+    ]
+    return float(np.percentile(ratios, 2.5)), float(np.percentile(ratios, 97.5))
 
 
 async def _ended(adaptation: Adaptation, model: str, most_s: float) -> dict[str, Any]:
@@ -145,7 +177,7 @@ async def _ended(adaptation: Adaptation, model: str, most_s: float) -> dict[str,
 
 def regret(model: str, profile: Profile) -> Figure:
     """Run the profile's plan for 8 items against all plans of two cores."""
-    with Race(model_path(model), largest=8) as race:
+    with Race(model_path(model), largest=8, told=True) as race:
         one = contest(model, race, Profiled(profile), 8, FEW if model == SLOW else MANY)
     mine, best = one.against_best.b, one.against_best.a
     return Figure(
