@@ -6,6 +6,7 @@ wrong. With ``--schemathesis FOLDER``, an environment that has it, the OpenAPI d
     python -m benchmarks.fuzz --quick
 """
 
+import gzip
 import json
 import os
 import random
@@ -48,6 +49,11 @@ def archive_seeds() -> list[bytes]:
         request("/predictions/shout", *multipart(data=b"some text")),
         request("/v1/models/shout:predict", b'{"instances": ["a"]}', JSON_TYPE),
         request("/explanations/shout", b"text"),
+        request("/shout/predict?data=abc"),
+        request("/invocations?model_name=shout&data=abc", method="GET"),
+        request("/predictions/shout", gzip.compress(b"text"), "Content-Encoding: gzip"),
+        b"PUT /predictions/shout HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"4\r\ntext\r\n0\r\n\r\n",
         request("/openapi.json", method="GET"),
     ]
 
