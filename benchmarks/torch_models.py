@@ -1,8 +1,9 @@
-"""TorchScript models for the benchmarks, with seeded random weights: ResNet-50, BERT-base for 64 tokens, and
-five small ones for which not always the same runtime is the fastest.
+"""Torch models for the benchmarks, with seeded random weights: ResNet-50, BERT-base for 64 tokens, and small
+ones for which not always the same runtime is the fastest.
 
 ``python -m benchmarks.torch_models [NAME…]`` makes them, in ``benchmarks/models/``; nothing is downloaded.
-Each archive holds ``partita.json``, which says its inputs.
+They are TorchScript, each archive with ``partita.json``, which says its inputs; but for those of `PROGRAMS`,
+which are exported programs.
 """
 
 import argparse
@@ -157,6 +158,55 @@ class Lookup(nn.Module):  # type: ignore[misc]
         return y
 
 
+class Bag(nn.Module):  # type: ignore[misc]
+    """256 rows of a table of 100,000, added up as they are read: torch has one operator for that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.scores = nn.EmbeddingBag(100_000, 64, mode="sum"), nn.Linear(64, 10)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(batch, 256) int64 to (batch, 10)."""
+        y: Tensor = self.scores(torch.relu(self.table(rows)))
+        return y
+
+
+class Video(nn.Module):  # type: ignore[misc]
+    """Convolutions over time, height and width of (batch, 3, 8, 32, 32)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers, given = list[nn.Module](), 3
+        for made, stride in ((16, 1), (32, 2), (32, 1), (64, 2)):
+            convolution = nn.Conv3d(given, made, 3, stride, 1, bias=False)
+            nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
+            layers += [convolution, nn.BatchNorm3d(made), nn.ReLU(inplace=True)]
+            given = made
+        self.features, self.scores = nn.Sequential(*layers), nn.Linear(given, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 3, 8, 32, 32) to (batch, 10)."""
+        y: Tensor = self.scores(self.features(x).mean((2, 3, 4)))
+        return y
+
+
+class Chain(nn.Module):  # type: ignore[misc]
+    """Sixty functions of single numbers, one after another, on 16,384 of them: a compiler makes one loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales, self.scores = nn.Parameter(torch.randn(6, 16384)), nn.Linear(16384, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 16384) to (batch, 10)."""
+        for k in range(6):
+            y = x * self.scales[k]
+            bent = torch.where(y > 0, torch.log1p(y * y), 0.1 * torch.atan(y))
+            x = bent + torch.cos(y) * nn.functional.softplus(-y) + torch.sqrt(y.abs() + 1e-3)
+        z: Tensor = self.scores(x)
+        return z
+
+
 class Dense(nn.Module):  # type: ignore[misc]
     """Four dense layers of 16 MiB each."""
 
@@ -195,40 +245,54 @@ _MODELS: dict[str, tuple[_Maker, str, tuple[int, ...], str]] = {
     "separable": (Separable, "x", (3, 64, 64), "FP32"),
     "recurrent": (Recurrent, "x", (32, 64), "FP32"),
     "lookup": (Lookup, "rows", (256,), "INT64"),
+    "bag": (Bag, "rows", (256,), "INT64"),
+    "video": (Video, "x", (3, 8, 32, 32), "FP32"),
+    "chain": (Chain, "x", (16384,), "FP32"),
     "dense": (Dense, "x", (2048,), "FP32"),
     "transformer": (Transformer, "x", (64, 384), "FP32"),
 }
 """By name: what builds it, and its input's name, item shape and datatype."""
 
 
-VARIED = ("separable", "recurrent", "lookup", "dense", "transformer")
+PROGRAMS = ("chain",)
+"""Those that are kept as ``.pt2``, which torch's compiler takes."""
+
+VARIED = ("separable", "recurrent", "bag", "dense", "transformer", "video", "chain")
+"""For the benchmark of the choice among runtimes."""
 
 
 def torch_model_path(name: str, folder: Path = FOLDER) -> Path:
     """Return the archive of a model, made now if it is missing."""
-    path = folder / f"{name}.pt"
+    path = folder / f"{name}.pt{'2' if name in PROGRAMS else ''}"
     if not path.exists():
         make(name, path)
     return path
 
 
 def make(name: str, path: Path) -> None:
-    """Trace one model with one item, for batches of any size, and write its archive."""
+    """Script or export one model, for batches of any size, and write its archive."""
     build, argument, shape, datatype = _MODELS[name]
     torch.manual_seed(0)
     network = build().eval()
     example = torch.zeros((2, *shape), dtype=torch.int64 if datatype == "INT64" else torch.float32)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{os.getpid()}.{path.name}")
+    if name in PROGRAMS:
+        dynamic = {argument: {0: torch.export.Dim("batch", max=1 << 16)}}
+        torch.export.save(torch.export.export(network, (example,), dynamic_shapes=dynamic), beside)
+    else:
+        _save_script(network, example, beside, {argument: {"shape": [-1, *shape], "datatype": datatype}})
+    beside.replace(path)
+
+
+def _save_script(network: nn.Module, example: Tensor, path: Path, inputs: dict[str, object]) -> None:
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        traced = torch.jit.script(network)
-        traced(example)
-    document = {"inputs": {argument: {"shape": [-1, *shape], "datatype": datatype}}}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        scripted = torch.jit.script(network)
+        scripted(example)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.jit.save(traced, str(beside), _extra_files={"partita.json": json.dumps(document)})
-    beside.replace(path)
+        torch.jit.save(scripted, str(path), _extra_files={"partita.json": json.dumps({"inputs": inputs})})
 
 
 def main(argv: Sequence[str] | None = None) -> None:

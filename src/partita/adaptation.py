@@ -181,10 +181,11 @@ class Adaptation:
     # --- by hand ----------------------------------------------------------------------------------
 
     def plan(self, model: str, version: str = "") -> Plan:
-        """Return the plan in force. Raises `ModelNotFound`."""
-        plan = self._engine.service(model, version).plan
-        assert plan is not None
-        return plan
+        """Return the plan in force, with what its lower precision costs. Raises `ModelNotFound`."""
+        service = self._engine.service(model, version)
+        assert service.plan is not None
+        lowered = self._engine.deployment(service).lowered.get(service.plan.instances[0].runtime)
+        return service.plan if lowered is None else replace(service.plan, lowered=lowered)
 
     def decisions(self, model: str, version: str = "") -> list[dict[str, Any]]:
         """Return the controller's log, oldest first; empty where nothing adapts."""

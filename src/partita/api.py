@@ -1,6 +1,7 @@
 """Planning as a function call."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
@@ -51,6 +52,6 @@ def plan(
         max_instance_batch=source.max_batch,
     )
     if verify is None:
-        return optimizer.plan(len(chosen), batch, goal, limit_ms)
+        return replace(optimizer.plan(len(chosen), batch, goal, limit_ms), lowered=source.lowered)
     plans = likely(optimizer, len(chosen), batch, verify, limit_ms)
-    return verified(source, plans, cores=chosen, topology=topology)[0]
+    return replace(verified(source, plans, cores=chosen, topology=topology)[0], lowered=source.lowered)

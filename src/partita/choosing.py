@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from partita.core.choice import Assessment, Candidate, Choice, Verdict
+from partita.core.choice import Allowance, Assessment, Candidate, Choice, Verdict
+from partita.core.errors import InvalidInput
 from partita.core.formats import ENTRY_POINT_GROUP, FACTORY, PACKAGES, needs_factory, runtimes_for
 from partita.core.profile import Profile
 from partita.core.topology import Topology
@@ -17,6 +18,7 @@ from partita.engine.engine import WORKER_ARGV
 from partita.ensemble_file import EnsembleSource
 from partita.launching import launch_of
 from partita.planning.candidates import candidates
+from partita.profiling.calibration_files import keep_items
 from partita.profiling.choice_store import choice_path, load_choice, save_choice
 from partita.profiling.choice_terms import Audience, ChoiceSettings
 from partita.profiling.choosing import choose
@@ -87,8 +89,10 @@ def adopted(source: ModelSource, topology: Topology) -> ModelSource:
             source.path.name,
         )
         return source
-    log.info("model %s: executed by %s, as was chosen%s", source.name, taken.candidate.key, _off(taken))
-    return with_candidate(source, taken.candidate)
+    lowered = choice.lowered(taken)
+    note = "" if lowered is None else f"; in lower precision, {lowered}"
+    log.info("model %s: executed by %s, as was chosen%s", source.name, taken.candidate.key, note)
+    return replace(with_candidate(source, taken.candidate), lowered=lowered)
 
 
 def _with_members_adopted(source: ModelSource, ensemble: EnsembleSource, topology: Topology) -> ModelSource:
@@ -111,7 +115,12 @@ def chosen(
     """
     if not is_open(source):
         return None
-    tried = candidates_of(source, choosing.runtimes)
+    if source.settings.top1_agreement is not None and choosing.samples is None:
+        raise InvalidInput(
+            f"model {source.name}: top-1 agreement means something on your own items only; "
+            "give some with --calibration"
+        )
+    tried = candidates_of(source, choosing.runtimes, choosing.samples)
     if len(tried) < 2:
         return None
     path = choice_file(source, topology)
@@ -135,7 +144,7 @@ def chosen(
         budget_s=choosing.budget_s,
         samples=choosing.samples,
         relative_tolerance=choosing.relative_tolerance,
-        allowed_deviation=source.settings.allow_deviation,
+        allowed=allowance_of(source),
         execution_limit_s=source.settings.execution_limit_s,
     )
     return choose(
@@ -145,14 +154,30 @@ def chosen(
     )
 
 
-def candidates_of(source: ModelSource, runtimes: tuple[str, ...] | None = None) -> tuple[Candidate, ...]:
-    """Return what could execute a model here, the runtime of its own format first."""
+def allowance_of(source: ModelSource) -> Allowance | None:
+    """Return what the settings let lower precision change; None = it is not to be used."""
+    deviation, top1 = source.settings.allow_deviation, source.settings.top1_agreement
+    return None if deviation is None and top1 is None else Allowance(deviation=deviation, top1=top1)
+
+
+def candidates_of(
+    source: ModelSource, runtimes: tuple[str, ...] | None = None, samples: Path | None = None
+) -> tuple[Candidate, ...]:
+    """Return what could execute a model here, the runtime of its own format first.
+
+    Calibration items are kept for what is made with them. Raises `InvalidInput` where they cannot be read.
+    """
     first, *others = _runtimes(source)
     offered = sorted(point.name for point in entry_points(group=ENTRY_POINT_GROUP))
     wanted = [*others, *offered] if runtimes is None else [name for name in runtimes if name != first]
     installed = [name for name in dict.fromkeys(wanted) if _is_installed(name)]
-    lower = source.settings.allow_deviation is not None
-    return candidates((first, *installed), instructions=instructions(), lower=lower)
+    lower = allowance_of(source) is not None
+    return candidates(
+        (first, *installed),
+        instructions=instructions(),
+        lower=lower,
+        calibration=keep_items(samples) if lower and samples is not None else "",
+    )
 
 
 def with_candidate(source: ModelSource, candidate: Candidate) -> ModelSource:
@@ -235,13 +260,6 @@ def is_current(taken: Assessment) -> bool:
     return _is_installed(runtime) and (not now or now == taken.version)
 
 
-def _off(taken: Assessment) -> str:
-    """Return how far lower precision was off, in words; nothing for a model's own precision."""
-    if not taken.candidate.precision or taken.largest is None:
-        return ""
-    return f"; in lower precision, its outputs off by up to {taken.largest.relative:.2g}"
-
-
 def _is_installed(runtime: str) -> bool:
     package = PACKAGES.get(runtime)
     return package is None or importlib.util.find_spec(package.module) is not None
@@ -255,4 +273,4 @@ def _runtimes(source: ModelSource) -> tuple[str, ...]:
 def choice_file(source: ModelSource, topology: Topology) -> Path:
     """Return where the choice for a model is kept, whether there is one or not."""
     provenance = provenance_of(launch_of(source), model_path=source.path, topology=topology)
-    return choice_path(cache_dir() / "choices", provenance, source.settings.allow_deviation)
+    return choice_path(cache_dir() / "choices", provenance, allowance_of(source))

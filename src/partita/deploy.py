@@ -1,12 +1,12 @@
 """From a model on disk to what the engine serves: its launch, its limits, and the plan that it gets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from partita.archives.source import unpacked
 from partita.choosing import adopted
 from partita.core.errors import InvalidInput
-from partita.core.plan import InstanceSpec, Plan
+from partita.core.plan import InstanceSpec, Lowered, Plan
 from partita.core.profile import Profile
 from partita.core.topology import Topology
 from partita.engine.engine import Deployment
@@ -24,7 +24,7 @@ from partita.settings import InstanceSettings, Requirements, ServerSettings
 from partita.sources import ModelSource
 from partita.system.cpulists import parse_cpu_list
 from partita.system.cpus import select_cores
-from partita.variants import variants_of
+from partita.variants import Variant, variants_of
 
 Profiler = Callable[[ModelSource, tuple[int, ...]], Profile | None]
 """Returns the profile of a model on these CPUs, measured now or before; None = plan without one."""
@@ -170,10 +170,17 @@ def deployment_for(
         cores=cores,
         profile=profile if profile is not None and profile.points else None,
         variants={name: one.profile for name, one in variants.items()},
+        lowered=_lowered(source, variants),
         by_hand=bool(source.settings.instances),
         workers=(source.settings.min_workers, source.settings.max_workers),
         weight=source.settings.weight,
     )
+
+
+def _lowered(source: ModelSource, variants: Mapping[str, Variant]) -> dict[str, Lowered]:
+    """Return what lower precision costs, by the names of runtimes in plans; "" is the model's own."""
+    found = {"": source.lowered, **{name: one.lowered for name, one in variants.items()}}
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def as_launched(source: ModelSource, topology: Topology, requirements: Requirements) -> ModelSource:

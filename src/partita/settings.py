@@ -93,6 +93,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """``onnxruntime`` or ``python``; `auto` is what was chosen by measuring, else goes by the file."""
     allow_deviation: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
     """How far outputs may be off, relative to an item's largest value, for lower precision to be chosen."""
+    top1_agreement: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    """Least share of calibration items whose largest output must be in its place, for the same."""
     handler: str | None = None
     """``FILE.py:Class``, relative to the model's folder."""
     min_workers: Positive | None = None

@@ -16,6 +16,7 @@ from partita.archives import containers
 from partita.archives.source import archive_source
 from partita.core.errors import InvalidInput, MissingExtra
 from partita.core.formats import FACTORY, PACKAGES, SUFFIXES, needs_factory, runtimes_for
+from partita.core.plan import Lowered
 from partita.core.versions import LatestVersions, Versions
 from partita.handler_files import find_handler, handler_reference
 from partita.model_config import read_config
@@ -53,6 +54,8 @@ class ModelSource:
     """Its other versions that are served at the same time, the highest first."""
     ensemble: "EnsembleSource | None" = None
     """What an ``ensemble.toml`` says (runtime ``ensemble``)."""
+    lowered: Lowered | None = None
+    """What the lower precision costs that it is executed in; None = it is in its own."""
     allocation: "Allocation | None" = None
     """How an ensemble is to be allocated, as given; None = as it was allocated before, or safely."""
 

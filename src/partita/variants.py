@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from partita.choosing import is_current, stored, with_candidate
+from partita.core.plan import Lowered
 from partita.core.profile import Profile
 from partita.core.topology import Topology
 from partita.engine.instance import ModelLaunch
@@ -20,6 +21,8 @@ class Variant:
 
     launch: ModelLaunch
     profile: Profile
+    lowered: Lowered | None = None
+    """What its lower precision costs; None = it is the model's own."""
 
 
 def variants_of(source: ModelSource, topology: Topology, own: Profile | None) -> dict[str, Variant]:
@@ -40,5 +43,6 @@ def variants_of(source: ModelSource, topology: Topology, own: Profile | None) ->
         profile = load_cached(cache_dir() / "profiles", provenance) if is_current(one) else None
         profile = None if profile is None else comparable(profile, own)
         if profile is not None and profile.points:
-            found[one.candidate.key] = Variant(launch=launch, profile=profile)
+            key, lowered = one.candidate.key, choice.lowered(one)
+            found[key] = Variant(launch=launch, profile=profile, lowered=lowered)
     return found

@@ -102,6 +102,16 @@ class TestOpenVinoStreams(RuntimeConformance):
         assert self.make(tmp_path).threads_seen == 2
 
 
+@needs_openvino
+def test_an_output_that_is_a_copy_has_its_own_name(tmp_path: Path) -> None:
+    model = onnx.load(models.linear(tmp_path / "model.onnx"))
+    model.graph.node[0].output[0] = "a"
+    model.graph.node.append(onnx.helper.make_node("Identity", ["a"], ["y"]))
+    onnx.save(model, tmp_path / "copy.onnx")
+    runtime = runtime_loader("openvino")(LoadRequest(path=str(tmp_path / "copy.onnx")))
+    assert [spec.name for spec in runtime.signature.outputs] == ["y"]
+
+
 class TestPythonRuntime(RuntimeConformance):
     def make(self, tmp_path: Path) -> Runtime:
         (tmp_path / "model.py").write_text(CLASS)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from partita.core.choice import Verdict
+from partita.core.choice import Allowance, Verdict
 from partita.core.tensors import DataType, TensorSpec
 from partita.planning.agreement import Judgement, Outputs, judge, tells_items_apart, tolerance_of
 
@@ -47,18 +47,35 @@ def test_a_deviation_counts_against_its_own_item() -> None:
 def test_the_user_may_set_the_tolerance_and_allow_lower_precision_more() -> None:
     other = floats([100.0, 0.001, -50.0], [1.05, 2.0, 3.0])
     assert judged(REFERENCE, other, relative=0.02).verdict is Verdict.ADMITTED
-    assert judged(REFERENCE, other, allowed=0.02).verdict is Verdict.ADMITTED
-    assert judged(REFERENCE, other, allowed=0.01).verdict is Verdict.REFUSED
+    assert judged(REFERENCE, other, allowed=Allowance(deviation=0.02)).verdict is Verdict.ADMITTED
+    assert judged(REFERENCE, other, allowed=Allowance(deviation=0.01)).verdict is Verdict.REFUSED
 
 
 def test_another_largest_value_is_seen() -> None:
-    found = judged(REFERENCE, floats([100.0, 0.001, -50.0], [1.0, 3.0, 2.0]), allowed=0.5)
+    other = floats([100.0, 0.001, -50.0], [1.0, 3.0, 2.0])
+    found = judged(REFERENCE, other, allowed=Allowance(deviation=0.5))
     assert found.deviations[0].top1 == 0.5
+    assert found.verdict is Verdict.ADMITTED
+    assert judged(REFERENCE, other, allowed=Allowance(top1=0.5)).verdict is Verdict.ADMITTED
+    refused = judged(REFERENCE, other, allowed=Allowance(deviation=0.5, top1=0.6))
+    assert refused.verdict is Verdict.REFUSED
+    assert "its largest value in the same place in 50.0% of the items; wanted is 60.0%" in refused.reason
+    assert judged(REFERENCE, other, allowed=Allowance(deviation=0.3, top1=0.5)).verdict is Verdict.REFUSED
 
 
+def test_an_output_without_places_has_to_be_near() -> None:
+    one = TensorSpec("y", DataType.FP32, (1,))
+    was, now = floats([1.0], [2.0]), floats([1.0], [2.1])
+    refused = judge((one,), was, now, allowed=Allowance(top1=0.9))
+    assert refused.verdict is Verdict.REFUSED
+    assert "has no largest value among several; say how far it may be off" in refused.reason
+    assert judge((one,), was, now, allowed=Allowance(deviation=0.1, top1=0.9)).verdict is Verdict.ADMITTED
+
+
+@pytest.mark.parametrize("allowed", [Allowance(deviation=0.99), Allowance(top1=0.01)], ids=str)
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_is_refused_however_much_is_allowed(wrong: float) -> None:
-    found = judged(REFERENCE, floats([wrong, 0.001, -50.0], [1.0, 2.0, 3.0]), allowed=0.99)
+def test_what_is_no_number_is_refused_however_much_is_allowed(wrong: float, allowed: Allowance) -> None:
+    found = judged(REFERENCE, floats([wrong, 0.001, -50.0], [1.0, 2.0, 3.0]), allowed=allowed)
     assert found.verdict is Verdict.REFUSED
     assert "not a finite number" in found.reason
 

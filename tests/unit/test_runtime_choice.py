@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from partita.core.choice import Assessment, Candidate, Choice, Deviation, Speed, Verdict
+from partita.core.choice import Allowance, Assessment, Candidate, Choice, Deviation, Speed, Verdict
 from partita.core.formats import is_made_first
 from partita.core.profile import Provenance
 from partita.planning.candidates import candidates, trial_points
@@ -38,6 +38,15 @@ def test_lower_precision_is_a_candidate_only_if_allowed_and_the_cpu_has_instruct
     assert not any(c.precision for c in candidates(runtimes, instructions={"avx2"}, lower=True))
     low = [c.key for c in candidates(runtimes, instructions=both, lower=True) if c.precision]
     assert low == ["onnxruntime precision=int8", "openvino precision=bf16"]
+    items = {
+        c.key for c in candidates(runtimes, instructions=both, lower=True, calibration="ab") if c.precision
+    }
+    static = {f"{runtime} calibration=ab precision=int8" for runtime in runtimes}
+    assert items - {*low} == static
+    assert not any(c.precision for c in candidates(runtimes, instructions=both, calibration="ab"))
+    assert not any(
+        c.precision for c in candidates(runtimes, instructions={"avx2"}, lower=True, calibration="ab")
+    )
     assert Candidate(runtime="openvino", options={"precision": "f32"}).precision == ""
 
 
@@ -122,6 +131,26 @@ def test_a_batch_size_may_have_a_winner_of_its_own() -> None:
     assert replace(CHOICE, by_batch={1: "gone"}).for_batch(1).candidate.key == "openvino"
 
 
+def test_what_lower_precision_gains_stands_beside_what_it_costs() -> None:
+    low = Assessment(
+        candidate=Candidate(runtime="onnxruntime", options={"precision": "int8"}),
+        verdict=Verdict.ADMITTED,
+        deviations=(Deviation(output="y", absolute=0.1, relative=0.02, agrees=True, top1=0.98),),
+        speeds=(Speed(threads=2, batch=1, mean_ms=0.5), Speed(threads=1, batch=1, mean_ms=7.0)),
+    )
+    choice = replace(CHOICE, assessments=(*CHOICE.assessments, low))
+    lowered = choice.lowered(low)
+    assert lowered is not None
+    assert (lowered.precision, lowered.deviation, lowered.top1) == ("int8", 0.02, 0.98)
+    assert lowered.speedup == pytest.approx(3.0)
+    gained, lost = "int8, 3.00 times as fast as without", "outputs off by up to 0.02"
+    assert str(lowered) == f"{gained}: {lost}, the largest value in the same place in 98.0% of items"
+    assert choice.lowered(CHOICE.won) is None
+    untimed = choice.lowered(replace(low, speeds=()))
+    assert untimed is not None
+    assert untimed.speedup is None
+
+
 @pytest.mark.parametrize("text", ["", "{}", '{"partita_choice": 9}', "\0"])
 def test_a_file_that_is_no_choice_counts_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
@@ -131,7 +160,8 @@ def test_a_file_that_is_no_choice_counts_as_none(tmp_path: Path, text: str) -> N
 def test_lower_precision_has_a_choice_of_its_own(tmp_path: Path) -> None:
     here = Provenance(model_hash="m", runtime="onnxruntime", runtime_version="1", cpu_model="c", topology="t")
     plain = choice_path(tmp_path, here, None)
-    assert choice_path(tmp_path, here, 0.05) != plain
+    allowances = [Allowance(deviation=0.05), Allowance(top1=0.05), Allowance(deviation=0.05, top1=0.05)]
+    assert len({plain, *(choice_path(tmp_path, here, one) for one in allowances)}) == 4
     assert choice_path(tmp_path, here, None) == plain
 
 

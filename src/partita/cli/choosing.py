@@ -66,6 +66,9 @@ def show_choice(choice: "Choice") -> None:
     for assessment in choice.assessments:
         if assessment.candidate.key != choice.winner:
             click.echo(f"  {assessment.candidate.key}: {assessment.reason}")
+    for assessment in choice.assessments:
+        if assessment.is_eligible and (lowered := choice.lowered(assessment)) is not None:
+            click.echo(f"  {assessment.candidate.key}: {lowered}")
 
 
 def _row(assessment: "Assessment", winner: str, points: "Sequence[tuple[int, int]]") -> tuple[str, ...]:

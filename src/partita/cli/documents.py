@@ -39,6 +39,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "measured_ms": plan.measured_ms,
         "fat_ms": plan.fat_ms,
         "speedup": plan.speedup,
+        **({} if plan.lowered is None else {"precision": msgspec.to_builtins(plan.lowered)}),
     }
 
 

@@ -1,6 +1,6 @@
 """``partita plan``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,6 +115,8 @@ def command(
     if verify is not None:
         assert model is not None
         plans = _verified(model, likely(optimizer, cores, batch, verify, limit_ms))
+    if model is not None:
+        plans = [replace(plan, lowered=model.source.lowered) for plan in plans]
     if as_json:
         document = plan_document(plans[0])
         emit_json(document if verify is None else {**document, "verified": [plan_document(p) for p in plans]})
@@ -199,3 +201,5 @@ def _show(plan: Plan) -> None:
         )
     else:
         click.echo("")
+    if plan.lowered is not None:
+        click.echo(f"in lower precision, {plan.lowered}")

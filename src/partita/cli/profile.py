@@ -67,6 +67,13 @@ if TYPE_CHECKING:
     help="Let lower precision compete, with outputs off by up to X.",
 )
 @click.option(
+    "--top1-agreement",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    metavar="Y",
+    help="Let lower precision compete that leaves the largest output in its place in this share of the items "
+    "of --calibration.",
+)
+@click.option(
     "--dim",
     "dimensions",
     multiple=True,
@@ -89,6 +96,7 @@ def command(
     samples: Path | None,
     tolerance: float | None,
     allow_deviation: float | None,
+    top1_agreement: float | None,
     dimensions: tuple[str, ...],
     output: Path | None,
     config: Path | None,
@@ -115,9 +123,8 @@ def command(
     if resume and again:
         raise click.UsageError("--resume goes on and --again begins anew; give one of them")
     settings = load_settings(config or default_config()).with_server(tune_budget_s=budget, cores=cores)
-    source = _adjusted(
-        one_model(path, settings), runtime, max_batch, parse_dimensions(dimensions), allow_deviation
-    )
+    allowed = {"allow_deviation": allow_deviation, "top1_agreement": top1_agreement}
+    source = _adjusted(one_model(path, settings), runtime, max_batch, parse_dimensions(dimensions), allowed)
     samples = samples or source.samples
     topology = read_topology()
     wanted, budget_s = settings.server.cores, settings.server.tune_budget_s
@@ -171,7 +178,7 @@ def _adjusted(
     runtime: str | None,
     max_batch: int | None,
     dimensions: dict[str, int],
-    allow_deviation: float | None,
+    allowed: dict[str, float | None],
 ) -> "ModelSource":
     """Return the model with what the command line says about it."""
     import msgspec
@@ -181,8 +188,9 @@ def _adjusted(
         settings = msgspec.structs.replace(settings, max_batch=max_batch)
     if dimensions:
         settings = msgspec.structs.replace(settings, dimensions={**settings.dimensions, **dimensions})
-    if allow_deviation is not None:
-        settings = msgspec.structs.replace(settings, allow_deviation=allow_deviation)
+    given = {name: value for name, value in allowed.items() if value is not None}
+    if given:
+        settings = msgspec.structs.replace(settings, **given)
     if runtime is not None:
         settings = msgspec.structs.replace(settings, runtime=runtime)
     named = runtime not in (None, "auto")

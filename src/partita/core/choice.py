@@ -3,14 +3,26 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import exp, inf, log
 
 import msgspec
 
+from partita.core.plan import Lowered
 from partita.core.process_settings import ProcessSettings
 
 Option = str | int | float | bool
 
 EXACT_PRECISIONS = ("", "f32", "fp32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """What the user lets lower precision change; both hold where both are given."""
+
+    deviation: float | None = None
+    """How far outputs may be off, relative to an item's largest value; None = as far as it is."""
+    top1: float | None = None
+    """Least share of items whose largest value must be in the same place; None = any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +143,9 @@ class Choice:
     alike: tuple[str, ...] = ()
     """Keys of those whose inputs and outputs are exactly the winner's, so that they can serve beside it."""
     allowed_deviation: float | None = None
-    """What the user allows lower precision to be off, relatively; None = no lower precision."""
+    """What the user allows lower precision to be off, relatively; None = nothing is said of that."""
+    least_top1: float | None = None
+    """Least share of items whose largest value lower precision must leave in its place; None = not said."""
     relative_tolerance: float | None = None
     """The user's own relative tolerance; None = the default of each datatype."""
     samples_hash: str = ""
@@ -165,6 +179,33 @@ class Choice:
         """Those that are the fastest for some batch and can serve beside the winner."""
         fastest = {*self.by_batch.values()} & {*self.alike} - {self.winner}
         return tuple(a for a in self.assessments if a.is_eligible and a.candidate.key in fastest)
+
+    def lowered(self, taken: Assessment) -> Lowered | None:
+        """Return what was measured of a candidate's lower precision; None for the model's own."""
+        worst = taken.largest
+        if not taken.candidate.precision or worst is None:
+            return None
+        shares = [d.top1 for d in taken.deviations if d.top1 is not None]
+        return Lowered(
+            precision=taken.candidate.precision,
+            deviation=worst.relative,
+            top1=min(shares, default=None),
+            speedup=self._speedup(taken),
+        )
+
+    def _speedup(self, taken: Assessment) -> float | None:
+        """Return how many times as fast as the fastest exact one, over the points that both were timed at."""
+        exact: dict[tuple[int, int], float] = {}
+        for one in self.assessments:
+            for speed in one.speeds if one.is_eligible and not one.candidate.precision else ():
+                point = (speed.threads, speed.batch)
+                exact[point] = min(speed.mean_ms, exact.get(point, inf))
+        ratios = [
+            log(exact[s.threads, s.batch] / s.mean_ms)
+            for s in taken.speeds
+            if (s.threads, s.batch) in exact and s.mean_ms > 0
+        ]
+        return exp(sum(ratios) / len(ratios)) if ratios else None
 
     @property
     def is_consistent(self) -> bool:

@@ -8,6 +8,8 @@ ENTRY_POINT_GROUP = "partita.runtimes"
 """Of runtimes that other packages offer."""
 FACTORY = "factory"
 """Option that names the function which builds a network for a file of weights, ``FILE.py:function``."""
+CALIBRATION = "calibration"
+"""Option that says which items a model is quantised with; and the folder in the cache that keeps such."""
 CONFIG = "config.json"
 """What lies beside a file of weights in a Hugging Face folder, and says which network they are of."""
 

@@ -65,6 +65,26 @@ class InstanceSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lowered:
+    """The lower precision that a plan's instances compute in, and what was measured of it."""
+
+    precision: str
+    """``bf16`` or ``int8``."""
+    deviation: float
+    """How far outputs were off at most, relative to an item's largest value."""
+    top1: float | None = None
+    """Share of items whose largest value was in the same place; None where there is but one value."""
+    speedup: float | None = None
+    """How many times as fast as the fastest in the model's own precision; None where none was timed."""
+
+    def __str__(self) -> str:
+        ratio = "" if self.speedup is None else f", {self.speedup:.2f} times as fast as without"
+        place = ", the largest value in the same place in"
+        same = "" if self.top1 is None else f"{place} {self.top1:.1%} of items"
+        return f"{self.precision}{ratio}: outputs off by up to {self.deviation:.2g}{same}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A multiset of instances in canonical order (most threads first, then most items).
 
@@ -81,6 +101,8 @@ class Plan:
     measured_ms: float | None = None
     fat_ms: float | None = None
     """Latency of ⟨1, T, B⟩ as one execution; None where it was never profiled."""
+    lowered: Lowered | None = None
+    """What its instances' lower precision costs; None = they compute in the model's own."""
 
     def __post_init__(self) -> None:
         ordered = tuple(sorted(self.instances, key=_canonical))

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from partita.core.plan import InstanceSpec, Plan
+from partita.core.plan import InstanceSpec, Lowered, Plan
 from partita.core.profile import Profile
 from partita.engine.ensemble_signature import MemberRole
 from partita.engine.instance import ModelLaunch
@@ -26,6 +26,8 @@ class Deployment:
     """What the plan was made from, and others can be; None = without a profile, or by hand."""
     variants: Mapping[str, Profile] = field(default_factory=dict)
     """What is known of it in other runtimes, by the names that `launch.variants` has for them."""
+    lowered: Mapping[str, Lowered] = field(default_factory=dict)
+    """What lower precision costs, of its own runtime ("") and of `variants`, where one has such."""
     by_hand: bool = False
     """Whether somebody has said which instances there are, so that nobody looks for better ones."""
     workers: tuple[int | None, int | None] = (None, None)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partita.core.choice import Deviation, Verdict
+from partita.core.choice import Allowance, Deviation, Verdict
 from partita.core.tensors import DataType, TensorSpec
 
 Array = NDArray[Any]
@@ -58,12 +58,12 @@ def judge(
     given: Sequence[Outputs],
     *,
     relative: float | None = None,
-    allowed: float | None = None,
+    allowed: Allowance | None = None,
 ) -> Judgement:
     """Compare a candidate's outputs with the reference's, batch by batch; `specs` are the reference's.
 
-    `relative` is the user's own relative tolerance. `allowed` is what a candidate of lower precision may be
-    off; None for one that computes with the model's own.
+    `relative` is the user's own relative tolerance. `allowed` is what a candidate of lower precision may
+    change; None for one that computes with the model's own.
     """
     if wrong := _wrong_form(specs, reference, given):
         return Judgement(verdict=Verdict.REFUSED, reason=wrong)
@@ -92,27 +92,33 @@ def deviation(
     given: Sequence[Array],
     *,
     relative: float | None = None,
-    allowed: float | None = None,
+    allowed: Allowance | None = None,
 ) -> Deviation:
-    """Return how far an output is from the reference's: batches (items, *item shape), of equal shapes."""
+    """Return how far an output is from the reference's: batches (items, *item shape), of equal shapes.
+
+    Where only a share of items is `allowed` that must have their largest value in its place, an output
+    without such a place disagrees.
+    """
     pairs = [
         (_floats(spec, r), _floats(spec, g)) for r, g in zip(_items(reference), _items(given), strict=True)
     ]
     tolerance = tolerance_of(spec.datatype, relative)
     if tolerance is None:
         share = max((_share_of_different(r, g) for r, g in pairs), default=0.0)
-        return Deviation(output=spec.name, absolute=share, relative=share, agrees=share <= (allowed or 0.0))
-    if allowed is not None:
-        tolerance = tolerance._replace(relative=allowed)
+        most = 0.0 if allowed is None else allowed.deviation or 0.0
+        return Deviation(output=spec.name, absolute=share, relative=share, agrees=share <= most)
+    if allowed is not None and allowed.deviation is not None:
+        tolerance = tolerance._replace(relative=allowed.deviation)
     least_scale = tolerance.absolute / tolerance.relative if tolerance.relative else np.inf
     offs = [(_largest_difference(r, g), _scale(r)) for r, g in pairs]
     hits = [bool(np.argmax(r) == np.argmax(g)) for r, g in pairs if r.ndim == 1 and r.size > 1]
+    top1 = sum(hits) / len(hits) if hits else None
     return Deviation(
         output=spec.name,
         absolute=max((off for off, _ in offs), default=0.0),
         relative=max((off / max(scale, least_scale) for off, scale in offs), default=0.0),
-        agrees=all(off <= tolerance.absolute + tolerance.relative * scale for off, scale in offs),
-        top1=sum(hits) / len(hits) if hits else None,
+        agrees=_keeps_places(top1, allowed) and all(_is_near(*off, tolerance, allowed) for off in offs),
+        top1=top1,
     )
 
 
@@ -182,6 +188,20 @@ def _scale(item: Array) -> float:
     return float(np.abs(finite).max()) if finite.size else 0.0
 
 
+def _is_near(off: float, scale: float, tolerance: Tolerance, allowed: Allowance | None) -> bool:
+    """Whether one item is off by no more than it may be; by any number where only places count."""
+    if allowed is not None and allowed.deviation is None:
+        return bool(np.isfinite(off))
+    return off <= tolerance.absolute + tolerance.relative * scale
+
+
+def _keeps_places(top1: float | None, allowed: Allowance | None) -> bool:
+    """Whether enough items have their largest value in its place, or how far they are off is what counts."""
+    if allowed is None or allowed.top1 is None:
+        return True
+    return allowed.deviation is not None if top1 is None else top1 >= allowed.top1
+
+
 def _share_of_different(reference: Array, given: Array) -> float:
     return float(np.mean(reference != given)) if reference.size else 0.0
 
@@ -190,13 +210,25 @@ def _names(outputs: Outputs) -> str:
     return ", ".join(sorted(outputs)) or "none"
 
 
-def _why(worst: Deviation, tolerance: Tolerance | None, allowed: float | None) -> str:
+def _why(worst: Deviation, tolerance: Tolerance | None, allowed: Allowance | None) -> str:
     if np.isinf(worst.absolute):
         return f"output {worst.output} is not a finite number where the reference's is, or the reverse"
+    if not _keeps_places(worst.top1, allowed):
+        return _misplaced(worst, allowed)
     if tolerance is None:
         return f"output {worst.output}: {worst.relative:.2g} of an item's elements differ and must be equal"
-    limit = tolerance.relative if allowed is None else allowed
+    limit = tolerance.relative if allowed is None or allowed.deviation is None else allowed.deviation
     return (
         f"output {worst.output} is off by {worst.absolute:.2g}, which is {worst.relative:.2g} of the item's "
         f"largest value; allowed is {limit:.2g}"
+    )
+
+
+def _misplaced(worst: Deviation, allowed: Allowance | None) -> str:
+    assert allowed is not None
+    if worst.top1 is None:
+        return f"output {worst.output} has no largest value among several; say how far it may be off"
+    return (
+        f"output {worst.output} has its largest value in the same place in {worst.top1:.1%} of the items; "
+        f"wanted is {allowed.top1:.1%}"
     )

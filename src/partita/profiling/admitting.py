@@ -117,7 +117,7 @@ class Admission:
             reference.outputs,
             outputs,
             relative=settings.relative_tolerance,
-            allowed=settings.allowed_deviation if contestant.candidate.precision else None,
+            allowed=settings.allowed if contestant.candidate.precision else None,
         )
         contestant.judged(judgement)
         if judgement.verdict is Verdict.ADMITTED:

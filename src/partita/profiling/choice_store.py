@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from partita.core.choice import Choice
+from partita.core.choice import Allowance, Choice
 from partita.core.profile import Provenance
 from partita.profiling.inputs import DEFAULT_AXIS
 from partita.profiling.store import write_whole
@@ -20,7 +20,7 @@ class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     choice: Choice
 
 
-def choice_path(folder: Path, provenance: Provenance, allowed_deviation: float | None) -> Path:
+def choice_path(folder: Path, provenance: Provenance, allowed: Allowance | None) -> Path:
     """Return where the choice for a model on this machine lies, whether it is there or not.
 
     `provenance` is that of the reference. What the choice is about, runtimes and their versions, does not
@@ -32,8 +32,10 @@ def choice_path(folder: Path, provenance: Provenance, allowed_deviation: float |
         "cpu": provenance.cpu_model,
         "topology": provenance.topology,
         "dimensions": {n: s for n, s in sorted(provenance.dimensions.items()) if s != DEFAULT_AXIS},
-        "allowed_deviation": allowed_deviation,
+        "allowed_deviation": None if allowed is None else allowed.deviation,
     }
+    if allowed is not None and allowed.top1 is not None:
+        known["top1_agreement"] = allowed.top1
     key = hashlib.sha256(msgspec.json.encode(known, order="sorted")).hexdigest()
     return folder / f"{key[:32]}.json"
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from partita.core.choice import Candidate, Choice
+from partita.core.choice import Allowance, Candidate, Choice
 from partita.core.clock import Clock
 from partita.core.errors import InvalidInput
 from partita.core.profile import Profile
@@ -33,7 +33,8 @@ class ChoiceSettings:
     budget_s: float = 30.0
     samples: Path | None = None
     relative_tolerance: float | None = None
-    allowed_deviation: float | None = None
+    allowed: Allowance | None = None
+    """What lower precision may change; None = it does not compete."""
     execution_limit_s: float = 120.0
     arena_bytes: int = 1 << 34
     rules: HalvingRules = field(default_factory=HalvingRules)

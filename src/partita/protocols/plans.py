@@ -120,6 +120,7 @@ class PlanRoutes:
                 }
                 for i in plan.instances
             ],
+            **({} if plan.lowered is None else {"precision": msgspec.to_builtins(plan.lowered)}),
             "tuning": self._plans.tuning(model, version),
             "switches": self._plans.switches(model, version),
             "decisions": self._plans.decisions(model, version),

@@ -10,6 +10,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from partita.core.errors import InvalidInput, LoadFailed
+from partita.core.formats import CALIBRATION
 from partita.core.tensors import DYNAMIC, DataType, Signature, TensorSpec
 from partita.worker.runtimes.axes import batch_axis
 from partita.worker.runtimes.interface import Batch, LoadRequest
@@ -39,8 +40,8 @@ _LEVELS = {
     "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
 _OPTIONS = (
-    *("arena", "batched", "denormals_as_zero", "keep_optimized", "mem_pattern", "optimization"),
-    *("precision", "share_weights", "spin"),
+    *("arena", "batched", CALIBRATION, "denormals_as_zero", "keep_optimized", "mem_pattern"),
+    *("optimization", "precision", "share_weights", "spin"),
 )
 PRECISIONS = ("f32", "int8")
 

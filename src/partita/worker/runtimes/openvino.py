@@ -2,16 +2,19 @@
 
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partita.core.errors import InferenceFailed, InvalidInput, LoadFailed
+from partita.core.formats import CALIBRATION
 from partita.core.tensors import DYNAMIC, DataType, Signature, TensorSpec
 from partita.worker.runtimes.axes import batch_axis
 from partita.worker.runtimes.interface import Batch, LoadRequest
 from partita.worker.runtimes.onnx_export import OPTIONS, onnx_file
+from partita.worker.runtimes.onnx_int8 import int8_file
 
 # Importing OpenVINO would tell its makers so, from every worker; without this package it does not.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
@@ -33,15 +36,15 @@ _DATATYPES = {
     "f64": DataType.FP64,
 }
 HINTS = ("latency", "throughput", "none")
-PRECISIONS = ("f32", "bf16", "f16")
-_OPTIONS = ("batched", "denormals_as_zero", "hint", "precision", "streams")
+PRECISIONS = ("f32", "bf16", "f16", "int8")
+_OPTIONS = ("batched", CALIBRATION, "denormals_as_zero", "hint", "precision", "streams")
 
 
 def load(request: LoadRequest) -> "OpenVino":
     """Load and compile a model; raises `InvalidInput` for an option, `LoadFailed` for the file."""
     request.check_options(*_OPTIONS, *OPTIONS)
     settings = _settings(request)
-    path = onnx_file(request)
+    path = _file(request)
     if not path.is_file():
         raise InvalidInput(f"there is no file {request.path}")
     core = ov.Core()
@@ -53,6 +56,17 @@ def load(request: LoadRequest) -> "OpenVino":
     except Exception as error:
         raise LoadFailed(f"OpenVINO cannot load {path.name}: {_short(error)}") from error
     return OpenVino(compiled, _signature(compiled, request), int(request.option("streams", 1)))
+
+
+def _file(request: LoadRequest) -> Path:
+    """Return what is to be compiled; 8 bits are in the file itself, quantised with the user's items."""
+    if request.option("precision", "f32") != "int8":
+        return onnx_file(request)
+    if not request.option(CALIBRATION, ""):
+        raise InvalidInput("option precision = 'int8' needs calibration items: calibration = \"items.npy\"")
+    if request.file.suffix == ".xml":
+        raise InvalidInput("option precision = 'int8' is for .onnx files and torch models")
+    return int8_file(request)
 
 
 class OpenVino:
@@ -143,7 +157,7 @@ def _settings(request: LoadRequest) -> dict[str, Any]:
         "INFERENCE_NUM_THREADS": request.threads,
         "NUM_STREAMS": int(streams),
         "ENABLE_CPU_PINNING": False,
-        "INFERENCE_PRECISION_HINT": precision,
+        "INFERENCE_PRECISION_HINT": "f32" if precision == "int8" else precision,
         "EXECUTION_MODE_HINT": "ACCURACY" if precision == "f32" else "PERFORMANCE",
     }
     if hint != "none":
@@ -162,7 +176,7 @@ def _signature(compiled: Any, request: LoadRequest) -> Signature:
     skip = 1 if batched else 0
     return Signature(
         inputs=tuple(_spec(port, f"input_{i}", skip) for i, port in enumerate(inputs)),
-        outputs=tuple(_spec(port, f"output_{i}", skip) for i, port in enumerate(outputs)),
+        outputs=tuple(_spec(port, f"output_{i}", skip, _sink(port)) for i, port in enumerate(outputs)),
         batched=batched,
         fixed_batch=fixed,
     )
@@ -172,9 +186,16 @@ def _axes(port: Any) -> list[int | str | None]:
     return [int(axis.get_length()) if axis.is_static else None for axis in port.get_partial_shape()]
 
 
-def _spec(port: Any, unnamed: str, skip: int) -> TensorSpec:
+def _sink(port: Any) -> str:
+    """Return what a model's file calls an output; the tensor has other names, too, where it is a copy."""
+    name: str = port.get_node().get_friendly_name()
+    return name.partition("/sink_port_")[0]
+
+
+def _spec(port: Any, unnamed: str, skip: int, sink: str = "") -> TensorSpec:
     kind = port.get_element_type().get_type_name()
-    name = port.get_any_name() if port.get_names() else unnamed
+    names = port.get_names()
+    name = sink if sink in names else port.get_any_name() if names else unnamed
     if kind not in _DATATYPES:
         raise LoadFailed(f"tensor {name!r} has type {kind}, which requests cannot carry")
     axes = _axes(port)[skip:]
