@@ -18,6 +18,7 @@ from partita.archives.containers import is_archive, manifest_of
 from partita.archives.fetching import fetch
 from partita.archives.folders import ArchiveFolders
 from partita.archives.model_config import settings_of, under, warn_of_config
+from partita.archives.remarks import remarks
 from partita.archives.source import unpacked
 from partita.archives.unpacking import Limits, unpack
 from partita.catalogue import Catalogue
@@ -267,7 +268,30 @@ def test_what_changes_nothing_is_warned_of_once(tmp_path: Path, caplog: pytest.L
     assert said[4] == "limit is no setting that is known, and is left to the handler"
 
 
-@pytest.mark.parametrize("document", [{"batchSize": "many"}, {"batchSize": True}, {"maxBatchDelay": -1}])
+def nested(levels: int) -> list[Any]:
+    """Return what a few lines of YAML with aliases stand for; no memory could hold it in words."""
+    value: list[Any] = ["x"] * 10
+    for _ in range(levels):
+        value = [value] * 10
+    return value
+
+
+@pytest.mark.parametrize("value", [nested(12), {"a": nested(12)}, 1 << 20000], ids=["list", "map", "number"])
+def test_a_value_that_is_endless_in_words_is_named_in_a_few(value: Any) -> None:
+    [said] = remarks({"deviceIds": value}, frozenset(), is_handlers=True)
+    assert len(said) < 150
+    with pytest.raises(InvalidInput, match="batchSize") as caught:
+        settings_of({"batchSize": [value]}, "m")
+    assert len(str(caught.value)) < 150
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        *({"batchSize": "many"}, {"batchSize": True}, {"batchSize": 10**10}),
+        *({"maxBatchDelay": -1}, {"maxBatchDelay": float("nan")}, {"responseTimeout": float("inf")}),
+    ],
+)
 def test_a_wrong_configuration_is_named(document: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="m: "):
         settings_of(document, "m")

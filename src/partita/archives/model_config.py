@@ -9,13 +9,15 @@ import msgspec
 
 from partita.archives.containers import read_file
 from partita.archives.manifest import Manifest
-from partita.archives.remarks import remarks
+from partita.archives.remarks import remarks, shown
 from partita.core.errors import InvalidInput, MissingExtra
 from partita.settings import ModelSettings
 
 log = logging.getLogger("partita")
 
 LARGEST_BYTES = 1 << 20
+LARGEST = 10**9
+"""Of any setting."""
 
 KEYS = {
     "minWorkers": "min_workers",
@@ -74,8 +76,8 @@ def settings_of(document: dict[str, Any], where: str) -> dict[str, Any]:
         value = document.get(key)
         if value is None or (value == 0 and key in _ZERO_IS_NONE):
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            raise InvalidInput(f"{where}: {key} = {value!r} is not a number from 0 up")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST:
+            raise InvalidInput(f"{where}: {key} = {shown(value)} is not a number from 0 to {LARGEST}")
         found[ours] = value
     return found
 

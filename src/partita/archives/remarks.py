@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from reprlib import Repr
 from typing import Any
 
 _NOT_OFFERED = "is not offered"
@@ -24,6 +25,8 @@ _EFFECTLESS: dict[str, tuple[tuple[Any, ...], str]] = {
     "maxSequenceJobQueueSize": ((0, 1), _NOT_OFFERED),
 }
 """Keys that TorchServe knows: values that ask for nothing, and why others change nothing here."""
+_BRIEF = Repr()
+_BRIEF.maxlevel = 2
 
 
 def remarks(document: Mapping[str, Any], known: frozenset[str], *, is_handlers: bool) -> list[str]:
@@ -37,10 +40,18 @@ def remarks(document: Mapping[str, Any], known: frozenset[str], *, is_handlers: 
         if key in _EFFECTLESS:
             harmless, reason = _EFFECTLESS[key]
             if value is not None and value not in harmless:
-                found.append(f"{key} = {value!r:.40} changes nothing here: {reason}")
+                found.append(f"{key} = {shown(value)} changes nothing here: {reason}")
         elif key not in known and not (is_handlers and isinstance(value, dict)):
             found.append(_unknown(str(key), known, is_handlers=is_handlers))
     return found
+
+
+def shown(value: object) -> str:
+    """Return a value of a YAML file in a few characters; one made of aliases may be endless if written out."""
+    try:
+        return _BRIEF.repr(value)[:40]
+    except ValueError:  # of more digits than Python writes
+        return "a very long number"
 
 
 def _unknown(key: str, known: frozenset[str], *, is_handlers: bool) -> str:
