@@ -355,6 +355,15 @@ class Files(BaseHTTPRequestHandler):
                 self.send_response(302)
                 self.send_header("Location", "/m.mar")
                 self.end_headers()
+            case ["nowhere", _]:
+                self.send_response(302)
+                self.send_header("Location", "http://[here/m.mar")
+                self.end_headers()
+            case ["short" | "unsaid" as which, _]:
+                self.send_response(200)
+                self.send_header("Content-Length", "1000" if which == "short" else "many")
+                self.end_headers()
+                self.wfile.write(b"x" * 500)
             case _:
                 self.send_response(404)
                 self.end_headers()
@@ -391,6 +400,10 @@ REFUSED = {
     "not there": ("{}/no.mar", (".*",), "status 404"),
     "a redirect to our own network": ("{}/local/m.mar", (".*",), "private address"),
     "no such file": ("file:///nowhere/m.mar", (".*",), "no file here"),
+    "no name of a file": (f"file:///{'a' * 5000}.mar", (".*",), "no file here"),
+    "no name of a host": (f"http://{'a' * 70}.net/m.mar", (".*",), "label"),
+    "a redirect to no place": ("{}/nowhere/m.mar", (".*",), "leads to"),
+    "half of it": ("{}/short/m.mar", (".*",), "ended after 500 of 1000 bytes"),
 }
 
 
@@ -404,7 +417,12 @@ def test_what_may_not_be_fetched(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_length_that_is_no_number_counts_for_nothing(files: str, tmp_path: Path) -> None:
+    assert fetch(f"{files}/unsaid/m.mar", (".*",), tmp_path).read_bytes() == b"x" * 500
+
+
 def test_what_is_too_large_is_not_kept(files: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="larger than 999"):
-        fetch(f"{files}/m.mar", (".*",), tmp_path, max_bytes=999)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    for path, most in (("m.mar", 999), ("short/m.mar", 999)):
+        with pytest.raises(InvalidInput, match="larger than 999"):
+            fetch(f"{files}/{path}", (".*",), tmp_path, max_bytes=most)
+    assert list(tmp_path.iterdir()) == []

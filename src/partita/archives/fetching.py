@@ -8,11 +8,12 @@ send us to our own network. The address that was looked at is the one that is co
 import http.client
 import ipaddress
 import re
+import shutil
 import socket
 import ssl
 import tempfile
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
@@ -37,7 +38,7 @@ def fetch(url: str, allowed: Sequence[str], folder: Path, max_bytes: int = MAX_B
         found = _get(url, parts, folder, max_bytes, may_be_private=not redirects)
         if isinstance(found, Path):
             return found
-        url = urljoin(url, found)
+        url = _led(url, found)
     raise DownloadFailed(f"{_FAILED}: {url[:200]} (it redirects more than {MAX_REDIRECTS} times)")
 
 
@@ -59,15 +60,24 @@ def _checked(url: str, allowed: Sequence[str]) -> SplitResult:
     return parts
 
 
+def _led(url: str, to: str) -> str:
+    """Return where a redirect leads."""
+    try:
+        return urljoin(url, to)
+    except ValueError as error:
+        raise DownloadFailed(f"{_FAILED}: {url[:200]} (it leads to {to[:200]}: {error})") from None
+
+
 def _name(parts: SplitResult) -> str:
     return unquote(parts.path).rsplit("/", maxsplit=1)[-1]
 
 
 def _local(url: str, parts: SplitResult) -> Path:
     path = Path(unquote(parts.path))
-    if parts.netloc not in ("", "localhost") or not path.is_file():
-        raise DownloadFailed(f"{_FAILED}: {url[:200]} (there is no file here)")
-    return path
+    with suppress(OSError):  # a name that is too long
+        if parts.netloc in ("", "localhost") and path.is_file():
+            return path
+    raise DownloadFailed(f"{_FAILED}: {url[:200]} (there is no file here)")
 
 
 def _get(url: str, parts: SplitResult, folder: Path, max_bytes: int, *, may_be_private: bool) -> Path | str:
@@ -85,7 +95,7 @@ def _get(url: str, parts: SplitResult, folder: Path, max_bytes: int, *, may_be_p
                 if answer.status != 200:
                     raise DownloadFailed(f"{_FAILED}: {shown} (status {answer.status})")
                 return _saved(answer, folder, _name(parts), shown, max_bytes)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, UnicodeError, http.client.HTTPException) as error:  # no host can be named so
         raise DownloadFailed(f"{_FAILED}: {shown} ({error})") from None
 
 
@@ -113,15 +123,22 @@ def _address(host: str, port: int, *, may_be_private: bool) -> str:
 
 
 def _saved(answer: http.client.HTTPResponse, folder: Path, name: str, shown: str, max_bytes: int) -> Path:
-    if int(answer.getheader("Content-Length") or 0) > max_bytes:
-        raise DownloadFailed(f"{_FAILED}: {shown} (it is larger than {max_bytes} bytes)")
+    """Write the answer into a folder of its own, of which nothing is left if it does not come as a whole."""
+    expected = answer.length  # None where the server does not say
     place = Path(tempfile.mkdtemp(dir=folder)) / name
     written = 0
-    with place.open("wb") as file:
-        while chunk := answer.read(_CHUNK_BYTES):
-            written += len(chunk)
-            if written > max_bytes:
-                place.unlink()
-                raise DownloadFailed(f"{_FAILED}: {shown} (it is larger than {max_bytes} bytes)")
-            file.write(chunk)
+    try:
+        if (expected or 0) > max_bytes:
+            raise DownloadFailed(f"{_FAILED}: {shown} (it is larger than {max_bytes} bytes)")
+        with place.open("wb") as file:
+            while chunk := answer.read(_CHUNK_BYTES):
+                written += len(chunk)
+                if written > max_bytes:
+                    raise DownloadFailed(f"{_FAILED}: {shown} (it is larger than {max_bytes} bytes)")
+                file.write(chunk)
+        if expected is not None and written < expected:
+            raise DownloadFailed(f"{_FAILED}: {shown} (it ended after {written} of {expected} bytes)")
+    except BaseException:
+        shutil.rmtree(place.parent, ignore_errors=True)
+        raise
     return place
