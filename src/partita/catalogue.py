@@ -61,7 +61,7 @@ class Catalogue:
             return
         for path in self._roots:
             for place in (path, *(path / f"{name}{suffix}" for suffix in ("", ".onnx", ".toml", *SUFFIXES))):
-                if place.exists() and self._holds(place, name):
+                if _is_there(place) and self._holds(place, name):
                     yield place
         for path in self._roots:
             yield from (place for place in sorted(path.glob("*")) if _is_archive_of(place, name))
@@ -100,6 +100,12 @@ def _whole(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     if settings.get("version") is not None:
         return {"versions": None, **settings}
     return {"version": None, **settings} if settings.get("versions") is not None else settings
+
+
+def _is_there(place: Path) -> bool:
+    with suppress(OSError):  # of a name that no file can have
+        return place.exists()
+    return False
 
 
 def _stem(place: Path) -> str:

@@ -50,7 +50,7 @@ def test_versions_that_are_asked_for_replace_a_policy_and_the_other_way(store: P
     assert [source.version for source in found.served_versions] == ["2", "1"]
 
 
-OTHERS = ["none", "", ".", "..", "../store/digits", "digits/1", "/etc/passwd", "digits.onnx"]
+OTHERS = ["none", "", ".", "..", "../store/digits", "digits/1", "/etc/passwd", "digits.onnx", "n" * 300]
 
 
 @pytest.mark.parametrize("name", OTHERS)
