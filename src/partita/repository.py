@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,6 +27,13 @@ from partita.sources import ModelSource
 
 log = logging.getLogger("partita")
 T = TypeVar("T")
+
+
+class _Fetched(NamedTuple):
+    """An archive that was fetched, and the folder that goes with it."""
+
+    place: Path
+    folder: "TemporaryDirectory[str]"
 
 
 class DiskRepository:
@@ -51,9 +58,8 @@ class DiskRepository:
         """Versions that are being loaded, by model."""
         self._uploads: dict[str, TemporaryDirectory[str]] = {}
         """Files that clients sent for a model that is served."""
-        self._fetched: dict[str, Path] = {}
+        self._fetched: dict[str, _Fetched] = {}
         """Archives that were fetched, by their URLs."""
-        self._fetched_folder: TemporaryDirectory[str] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -104,8 +110,14 @@ class DiskRepository:
         for upload in self._uploads.values():
             upload.cleanup()
         self._uploads.clear()
-        if self._fetched_folder is not None:
-            self._fetched_folder.cleanup()
+        for source in list(self._fetched):
+            await self.forget(source)
+
+    async def forget(self, source: str) -> None:
+        """Keep no longer what a URL gave; whoever asks for it next fetches it anew."""
+        fetched = self._fetched.pop(source, None)
+        if fetched is not None:
+            await self._aside(fetched.folder.cleanup)
 
     async def _to_its_end(self, change: Coroutine[Any, Any, T]) -> T:
         """Run a change to its end, even if the client that asked for it does not wait."""
@@ -168,15 +180,26 @@ class DiskRepository:
     def _found(self, source: str, settings: Mapping[str, Any]) -> ModelSource:
         """Return the model of a name, an archive's file or URL. Raises `ModelNotFound` or `InvalidInput`."""
         if "://" in source:
-            place = self._fetched.get(source) or fetch(source, self._server.allowed_urls, self._downloads())
-            self._fetched[source] = place
-            return self._catalogue.at(place, "", settings)
+            return self._at_url(source, settings)
         return self._catalogue.find(source, settings)
 
-    def _downloads(self) -> Path:
-        if self._fetched_folder is None:
-            self._fetched_folder = TemporaryDirectory(prefix="partita-")
-        return Path(self._fetched_folder.name)
+    def _at_url(self, url: str, settings: Mapping[str, Any]) -> ModelSource:
+        """Return the model of an archive's URL; what is none is not kept."""
+        known = self._fetched.get(url)
+        if known is not None:
+            return self._catalogue.at(known.place, "", settings)
+        folder = TemporaryDirectory(prefix="partita-")
+        try:
+            place = fetch(url, self._server.allowed_urls, Path(folder.name))
+            found = self._catalogue.at(place, "", settings)
+        except BaseException:
+            folder.cleanup()
+            raise
+        kept = self._fetched.setdefault(url, _Fetched(place, folder))
+        if kept.folder is folder:
+            return found
+        folder.cleanup()  # another thread was earlier
+        return self._catalogue.at(kept.place, "", settings)
 
     async def _replace(self, source: ModelSource, request: LoadRequest) -> list[Service]:
         """Serve a model once all its versions are ready; returns the services that these replace."""

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -43,6 +43,8 @@ class Site(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.0"
     archive = b""
+    broken: ClassVar[list[bytes]] = []
+    """What is answered once each in its place."""
 
     def do_GET(self) -> None:
         self.send_response(302 if self.path.startswith("/moved/") else 200)
@@ -50,7 +52,7 @@ class Site(BaseHTTPRequestHandler):
             self.send_header("Location", "/far.mar")
         self.end_headers()
         if not self.path.startswith("/moved/"):
-            self.wfile.write(self.archive)
+            self.wfile.write(self.broken.pop() if self.broken else self.archive)
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -180,6 +182,48 @@ def test_an_allowed_url_is_fetched_and_served_and_then_nothing_of_it_is_left(
     folder = Path(server.head.engine.services["far"].member.launch.path)
     assert ask(server, "DELETE", "/models/far", good(server))[0] == 200
     until(lambda: not folder.exists())
+
+
+@pytest.mark.parametrize("harm", ["no archive", "a handler that fails"])
+def test_what_could_not_be_served_is_fetched_anew(
+    harm: str, server: Server, site: str, tmp_path: Path
+) -> None:
+    path = f"/models?url={site}/again.mar&model_name=again&initial_workers=1"
+    bad = zipped(tmp_path / "bad.mar", {**files_of("again"), "service.py": b"raise ValueError"}).read_bytes()
+    Site.broken.append(b"no archive" if harm == "no archive" else bad)
+    assert ask(server, "POST", path, good(server))[0] == 400
+    assert server.head.repository._fetched == {}
+    assert ask(server, "POST", path, good(server))[0] == 200
+    assert ask(server, "DELETE", "/models/again", good(server))[0] == 200
+
+
+def test_what_is_unregistered_is_fetched_anew(server: Server, site: str, tmp_path: Path) -> None:
+    path = f"/models?url={site}/again.mar&initial_workers=1&model_name="
+    other = {**files_of("other"), "service.py": ECHO.replace(b"!", b"?")}
+    Site.broken.append(zipped(tmp_path / "other.mar", other).read_bytes())
+    for name in ("one", "two"):
+        assert ask(server, "POST", path + name, good(server))[0] == 200
+    assert ask(server, "DELETE", "/models/one", good(server))[0] == 200
+    assert ask(server, "PUT", "/models/two?min_worker=0&synchronous=true", good(server))[0] == 200
+    assert ask(server, "PUT", "/models/two?min_worker=1&synchronous=true", good(server))[0] == 200
+    assert ask(server, "POST", "/predictions/two", body=b"x") == (200, b"x?"), "it is what was registered"
+    assert ask(server, "DELETE", "/models/two", good(server))[0] == 200
+    assert server.head.repository._fetched == {}
+    assert ask(server, "POST", path + "one", good(server))[0] == 200
+    assert ask(server, "POST", "/predictions/one", body=b"x") == (200, b"x!")
+    assert ask(server, "DELETE", "/models/one", good(server))[0] == 200
+
+
+def test_one_url_that_is_registered_under_two_names_at_once(server: Server, site: str) -> None:
+    path = f"/models?url={site}/both.mar&initial_workers=1&model_name="
+    with ThreadPoolExecutor(4) as threads:
+        names = [f"m{n}" for n in range(4)]
+        made = list(threads.map(lambda name: ask(server, "POST", path + name, good(server)), names))
+    assert [status for status, _ in made] == [200] * 4, made
+    for name in names:
+        assert ask(server, "POST", f"/predictions/{name}", body=b"x") == (200, b"x!")
+        assert ask(server, "DELETE", f"/models/{name}", good(server))[0] == 200
+    assert server.head.repository._fetched == {}
 
 
 def test_a_redirect_to_our_own_network_is_refused(server: Server, site: str) -> None:

@@ -65,6 +65,9 @@ class Repository(Protocol):
         Raises `ModelNotFound`.
         """
 
+    async def forget(self, source: str) -> None:
+        """Keep no longer what this URL gave, if it is one; no model that is to be loaded comes from it."""
+
 
 def load_request(parameters: Mapping[str, Any]) -> LoadRequest:
     """Return what the parameters of a load say: ``config``, and ``file:VERSION/NAME`` (bytes, or base64).

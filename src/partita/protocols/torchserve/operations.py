@@ -170,16 +170,21 @@ class TorchServeOperations:
         try:
             await self._repository.load(name, known.request)
         except BaseException:
-            self._forget(name, known.version)
+            await self._forget(name, known.version)
             raise
         finally:
             self._arriving.discard((name, known.version))
 
-    def _forget(self, name: str, version: str) -> None:
+    async def _forget(self, name: str, version: str) -> None:
         known = self._registered.get(name, {})
-        known.pop(version, None)
+        gone = known.pop(version, None)
         if not known:
             self._registered.pop(name, None)
+        if gone is not None and gone.request.source not in self._sources():
+            await self._repository.forget(gone.request.source)
+
+    def _sources(self) -> set[str]:
+        return {one.request.source for known in self._registered.values() for one in known.values()}
 
     def _one(self, name: str, version: str) -> str:
         """Return the version that a change means. Raises `PartitaError` for what cannot be changed now."""
@@ -253,7 +258,7 @@ class TorchServeOperations:
             raise DefaultVersion(f"Cannot remove default version for model {name}")
         if (name, which) in self._engine.versions:
             await self._repository.unload(name, which)
-        self._forget(name, which)
+        await self._forget(name, which)
         return 200, f'Model "{name}" unregistered'
 
     def set_default(self, name: str, version: str) -> Answer:
