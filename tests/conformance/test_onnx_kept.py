@@ -1,5 +1,6 @@
 """Optimized models that are kept: the answers are those of the model itself, bit by bit, or it is loaded."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -444,6 +445,22 @@ def test_a_full_disk_is_told_and_does_no_harm(
     runtime = loaded(models.linear(tmp_path / "model.onnx"))
     assert "no room" in runtime.remarks[0]
     assert not kept(cache)
+
+
+def test_a_disk_that_is_full_before_all_is_written_is_tried_again(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = models.linear(tmp_path / "model.onnx")
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(onnx_kept, "_is_written", lambda *_: False)
+        patched.setattr(os, "posix_fallocate", full)
+        assert "No space left" in loaded(path).remarks[0]
+    assert loaded(path).remarks == ()
+    assert kept(cache)
 
 
 def test_another_who_does_not_end_is_not_waited_for_for_ever(

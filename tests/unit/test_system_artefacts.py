@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,17 +147,70 @@ def test_those_that_were_not_used_for_longest_go_first(tmp_path: Path) -> None:
     assert [place.exists() for place in places] == [False, False, True]
 
 
+def test_the_folders_beside_count_as_well(tmp_path: Path) -> None:
+    before, now = put(tmp_path / "before", "key", 2.0), put(tmp_path / "now", "key", 1.0)
+    limit_kept(tmp_path / "now", 2500)
+    assert before.exists()
+    limit_kept(tmp_path / "now", 1500)
+    assert (before.exists(), now.exists()) == (False, True)
+
+
+AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from partita.system.artefacts import kept
+os.setuid(65534)
+
+def make(folder):
+    (folder / "file").write_text("ours")
+
+try:
+    print((kept(Path(sys.argv[1]), "key", make) / "file").read_text())
+except OSError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.parametrize(("owner", "sticky"), [(1234, True), (1234, False), (0, True), (65534, True)])
+def test_what_another_user_put_there_is_not_used(owner: int, sticky: bool, capfd: Any) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o1777 if sticky else 0o777)
+        place = folder / "key"
+        place.mkdir()
+        (place / "file").write_text("theirs")
+        os.chown(place, owner, owner)
+        assert subprocess.call([sys.executable, "-c", AS_NOBODY, name]) == 0
+        said = capfd.readouterr().out
+    if owner in (0, 65534):
+        assert said == "theirs\n"
+    elif sticky:
+        assert said.startswith("PermissionError")
+        assert "another user's" in said
+    else:
+        assert said == "ours\n"
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "key.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        kept(tmp_path, "key", lambda _: None)
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_what_nobody_has_used_for_weeks_goes(tmp_path: Path) -> None:
     month = 24 * 30.0
     old, new = put(tmp_path / "now", "old", month), put(tmp_path / "now", "new", 1.0)
-    beside, used_beside = put(tmp_path / "before", "a", 0.0), put(tmp_path / "lately", "a", month)
+    beside, old_beside = put(tmp_path / "before", "a", 0.0), put(tmp_path / "lately", "a", month)
     at_s = time.time() - 3600 * month
     os.utime(beside.parent, (at_s, at_s))
     limit_kept(tmp_path / "now", 1 << 30)
     assert not old.exists()
     assert new.exists()
     assert not beside.parent.exists()
-    assert used_beside.exists()
+    assert not old_beside.exists()
+    assert old_beside.parent.exists()
 
 
 def test_one_that_is_removed_leaves_nothing(tmp_path: Path) -> None:

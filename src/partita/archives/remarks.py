@@ -47,7 +47,7 @@ def remarks(document: Mapping[str, Any], known: frozenset[str], *, is_handlers: 
 
 
 def shown(value: object) -> str:
-    """Return a value of a YAML file in a few characters; one made of aliases may be endless if written out."""
+    """Return a value of YAML in a few characters: one made of aliases may be endless in words."""
     try:
         return _BRIEF.repr(value)[:40]
     except ValueError:  # of more digits than Python writes

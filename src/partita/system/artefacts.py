@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from stat import S_ISDIR
 
 _CHUNK_BYTES = 1 << 20
 _AGAIN_S = 0.02
@@ -51,16 +52,20 @@ def kept(
     """Return the folder of this artefact; `make` fills it first, where nobody has yet.
 
     `make` gets an empty folder, and what it raises is passed on, with nothing kept. One that is not `is_good`
-    is made anew. An `OSError` is raised where `folder` cannot be written to, and a `TimeoutError` after
-    `limit_s` of waiting for who makes the same.
+    is made anew, and so is one that another user put there, since it could hold code. An `OSError` is raised
+    where `folder` cannot be written to, and a `TimeoutError` after `limit_s` of waiting for who makes the
+    same.
     """
     place = folder / key
-    if is_good(place):
+    if _is_own(place) and is_good(place):
         return place
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / f"{key}.lock", limit_s):
-        if is_good(place):
+        is_there = _is_own(place)
+        if is_there and is_good(place):
             return place
+        if not is_there:
+            _remove_foreign(place)
         _remove_unfinished(folder, key)
         unfinished = _unfinished(folder, key)
         try:
@@ -89,13 +94,31 @@ def remove_kept(place: Path) -> None:
         shutil.rmtree(gone, ignore_errors=True)
 
 
-def limit_kept(folder: Path, most_bytes: int) -> None:
-    """Remove what was not used for longest, until all in a folder have at most so many bytes.
+def _is_own(place: Path) -> bool:
+    """Whether this is a folder of our own user, or of root's."""
+    with contextlib.suppress(OSError):
+        stat = place.lstat()
+        return S_ISDIR(stat.st_mode) and stat.st_uid in (os.geteuid(), 0)
+    return False
 
-    What nobody has used for weeks goes as well, and so do the folders beside this one.
+
+def _remove_foreign(place: Path) -> None:
+    """Remove what somebody else put there. Raises `PermissionError` where that is not ours to do."""
+    remove_kept(place)
+    if os.path.lexists(place):
+        raise PermissionError(
+            f"{place} is another user's, or no folder; give PARTITA_CACHE_DIR a folder of your own"
+        )
+
+
+def limit_kept(folder: Path, most_bytes: int) -> None:
+    """Remove what was not used for longest, until a folder and those beside it have at most so many bytes.
+
+    What nobody has used for weeks goes as well, and so do such folders beside this one.
     """
     total, now = 0, time.time()
-    for changed, place in _newest_first(folder):
+    places = [found for _, one in _newest_first(folder.parent) for found in _newest_first(one)]
+    for changed, place in sorted(places, reverse=True):
         with contextlib.suppress(OSError):
             total += sum(file.stat().st_size for file in place.iterdir())
         if total > most_bytes or now - changed > _FORGOTTEN_S:
@@ -108,7 +131,7 @@ def limit_kept(folder: Path, most_bytes: int) -> None:
 @contextlib.contextmanager
 def _locked(path: Path, limit_s: float | None) -> Iterator[None]:
     """Hold a lock file, alone among all processes. It stays: removing it would let two hold it at once."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         if limit_s is None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -136,10 +159,11 @@ def _unfinished(folder: Path, key: str) -> Path:
 
 def _newest_first(folder: Path) -> list[tuple[float, Path]]:
     found = []
-    for place in folder.iterdir():
-        with contextlib.suppress(OSError):  # it is gone by now
-            if place.is_dir():
-                found.append((place.stat().st_mtime, place))
+    with contextlib.suppress(OSError):  # the folder is gone by now
+        for place in folder.iterdir():
+            with contextlib.suppress(OSError):
+                if place.is_dir():
+                    found.append((place.stat().st_mtime, place))
     return sorted(found, reverse=True)
 
 

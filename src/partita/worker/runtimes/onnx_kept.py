@@ -8,7 +8,9 @@ little more work than loading was. Where anything is in doubt, the model's own f
 import ctypes
 import hashlib
 import json
+import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -88,17 +90,26 @@ def _make(file: Path, place: Path, options: Callable[[], Any], open_session: Ope
     parts = _parts(file)
     before = _state([file] if parts is None else parts)
     size = sum(part.stat().st_size for part in parts or [file])
-    if size > MOST_BYTES or shutil.disk_usage(place).free < _FREE_TIMES * size:
+    if size > MOST_BYTES:
+        raise OSError(f"it has {size} bytes, and all that are kept may have {MOST_BYTES}")
+    if shutil.disk_usage(place).free < _FREE_TIMES * size:
         raise OSError(f"no room for it in {place.parent}")
     is_usable = parts is not None and _is_written(file, place, options, open_session)
     _give_back_memory()
     if not is_usable:
+        _check_room(place, size)
         (place / _FILE).unlink(missing_ok=True)
         (place / _WEIGHTS).unlink(missing_ok=True)
     if _state([file] if parts is None else parts) != before:
         raise OSError("the model's files are being changed")
     (place / _FILES).write_text(json.dumps(before), encoding="utf-8")
     limit_kept(place.parent, MOST_BYTES)
+
+
+def _check_room(place: Path, nbytes: int) -> None:
+    """Raise `OSError` where a folder cannot take so many bytes more: then it is why nothing came of it."""
+    with tempfile.TemporaryFile(dir=place) as file:
+        os.posix_fallocate(file.fileno(), 0, nbytes)
 
 
 def _is_written(file: Path, place: Path, options: Callable[[], Any], open_session: OpenSession) -> bool:
