@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from partita.core.errors import MissingExtra
+from partita.core.errors import InvalidInput, MissingExtra
 
 INK, FAINT, PAPER = "#22313f", "#8a97a3", "#ffffff"
 
@@ -31,7 +31,7 @@ _STYLE: Any = {
 def picture(path: Path, *, title: str, inches: tuple[float, float], dpi: int) -> Iterator[Any]:
     """Yield an empty matplotlib figure, and write it as a PNG when the block ends without an error.
 
-    Raises `MissingExtra` without matplotlib.
+    Raises `MissingExtra` without matplotlib, and `InvalidInput` where the picture cannot be written.
     """
     try:
         import matplotlib as mpl
@@ -44,4 +44,10 @@ def picture(path: Path, *, title: str, inches: tuple[float, float], dpi: int) ->
         figure: Any = Figure(figsize=inches, dpi=dpi, layout="constrained")
         figure.suptitle(title, x=0.012, ha="left", fontweight="bold")
         yield figure
-        figure.savefig(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path)
+        except OSError as error:
+            raise InvalidInput(f"cannot write {path}: {error.strerror or error}") from error
+        except ValueError as error:  # of a suffix that it has no format for
+            raise InvalidInput(f"cannot write {path}: {error}") from error

@@ -187,6 +187,19 @@ def test_simulate_draws(profile: str, tmp_path: Path, capsys: Capture) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_simulate_makes_the_pictures_folder_and_says_where_none_can_be_written(
+    profile: str, tmp_path: Path, capsys: Capture
+) -> None:
+    pytest.importorskip("matplotlib")
+    asked = simulate(profile, "--rate", "1", "--duration", "1", "-o")
+    assert run([*asked, str(tmp_path / "new" / "run.png")]) == 0
+    assert (tmp_path / "new" / "run.png").is_file()
+    (tmp_path / "file").touch()
+    for wrong in ("file/run.png", "run.nothing"):
+        assert run([*asked, str(tmp_path / wrong)]) == 2
+        assert f"cannot write {tmp_path / wrong}: " in capsys.readouterr().err
+
+
 def two(profile: str, *more: str) -> list[str]:
     """Two models of one profile on two cores, the second of which counts twice."""
     files = ["--profile", f"slow={profile}", "--profile", f"fast={profile}", "--mode", "script"]

@@ -187,7 +187,6 @@ def _serve(source: ModelSource, plan: Plan, stage: _Stage) -> tuple[float, Load]
 
 def draw_picture(path: Path, models: Sequence[ModelReport], machine: str, report: Report) -> Path | None:
     """Write the picture and return where it is; None, said aloud, without matplotlib."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         picture.draw(path, models, machine=machine)
     except MissingExtra as error:

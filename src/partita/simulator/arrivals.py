@@ -159,7 +159,9 @@ def read_trace(path: Path) -> Arrivals:
 def _trace_lines(path: Path) -> Iterator[tuple[int, tuple[float, int]]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise InvalidInput(f"{path}: cannot be read as a trace: {error}") from error
     for line, row in enumerate(text.splitlines(), 1):
         fields = [field.strip() for field in row.split(",")]
