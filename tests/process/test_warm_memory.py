@@ -13,10 +13,26 @@ from partita.engine.engine import Deployment
 from partita.engine.instance import ModelLaunch
 from partita.engine.service import Service, ServiceSettings
 from partita.machines.dispatcher import BatchingRules
+from partita.machines.handover import Stage
 from partita.planning.estimator import EstimatorRules
-from tests.engine_driver import engine, run, tricky, until
+from tests.engine_driver import add, ask, engine, only_instance, python_model, run, tricky, until, xy
+from tests.process.test_engine_switching import FAT, THIN, needs_two_cores
 
 CORE = min(os.sched_getaffinity(0))
+MIB = 1 << 20
+GROWN = 256 * MIB
+GROWING = f"""
+import numpy as np
+
+class Growing:
+    inputs = {{"x": {{"shape": [-1, 2], "datatype": "FP32"}}}}
+    outputs = {{"y": {{"shape": [-1, 2], "datatype": "FP32"}}}}
+
+    def infer(self, batch):
+        if batch["x"][:, 1].any():
+            self.kept = np.ones({GROWN}, np.uint8)
+        return {{"y": batch["x"]}}
+"""
 PROFILE = Profile(ProfilePoint(threads=1, batch=b, mean_ms=10.0 * b) for b in (1, 2))
 pytestmark = pytest.mark.process
 
@@ -58,5 +74,28 @@ def test_each_model_has_its_share_when_another_comes_and_when_it_goes(tmp_path: 
             await made.remove("second", 5.0)
             await until(lambda: granted(first) == whole)
             await adaptation.stop()
+
+    run(main)
+
+
+@needs_two_cores
+def test_what_a_worker_holds_is_seen_when_it_falls_asleep_too(tmp_path: Path) -> None:
+    launch = python_model(tmp_path, GROWING, "Growing")
+
+    async def main() -> None:
+        async with engine() as made:
+            service = add(made, launch, FAT)
+            await service.until_ready()
+            fat = only_instance(service)
+            before = fat.resident_bytes
+            assert before > 10 * MIB
+            switcher = service.member.switcher
+            assert switcher is not None
+            switcher.keep_warm([FAT, THIN], before + 2 * GROWN // 3)
+            await until(lambda: switcher.handover.numbers(Stage.ASLEEP))
+            await ask(service, xy(1, what=1)).result()
+            assert fat.resident_bytes >= before + GROWN
+            await service.switch(THIN).until_finished()
+            assert switcher.handover.stage(fat.number) in (Stage.ENDING, None), "more than may sleep"
 
     run(main)

@@ -266,6 +266,21 @@ def test_the_plan_left_behind_stays_asleep_where_it_is_likely_too() -> None:
     made.check()
 
 
+def test_what_falls_asleep_counts_with_what_its_batches_took() -> None:
+    made = started(FAT)
+    made.loaded(1, 100 * MIB)
+    made.keep_warm([FAT, PAIRS], 250 * MIB)
+    made.loaded(100)
+    made.loaded(101)
+    made.switch(PAIRS)
+    assert made.drained(1, 260 * MIB) == [Unseat(1), Finished(PAIRS), End(1)]
+    made.lost(1, "ended")
+    assert kinds(made.keep_warm([FAT, PAIRS], 300 * MIB)) == ["Load"]
+    assert made.loaded(102, 100 * MIB) == [], "it would hold as much again"
+    assert made.keep_warm([FAT, PAIRS], 250 * MIB) == [End(102)]
+    made.check()
+
+
 def test_no_more_is_kept_warm_than_the_memory_allows_the_likeliest_first() -> None:
     made = started(FAT)
     made.loaded(1, 100 * MIB)

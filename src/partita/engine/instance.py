@@ -16,6 +16,7 @@ from partita.engine.owner import Owner
 from partita.engine.worker_warnings import WorkerWarnings
 from partita.machines.worker_life import GiveUp, Instruction, RestartRules, State, WakeAt, WorkerLife
 from partita.system.channels import Channel, channel_pair
+from partita.system.memory import resident_bytes
 from partita.system.processes import WorkerProcess, exit_reason, worker_environment
 from partita.system.shared_memory import SharedMemory
 from partita.system.spawner import Spawner
@@ -103,6 +104,14 @@ class Instance:
     def pid(self) -> int | None:
         """Process number of the worker, None while there is none."""
         return self._process.pid if self._process is not None else None
+
+    @property
+    def resident_bytes(self) -> int:
+        """What its process holds in memory now, shared mappings included; 0 while there is none.
+
+        More than when it was ready (`Ready.resident_bytes`) once it has executed large batches.
+        """
+        return 0 if self.pid is None else resident_bytes(self.pid) or 0
 
     @property
     def signature(self) -> Signature | None:

@@ -242,7 +242,8 @@ class Switcher:
             if not dispatcher.has_instance(number) or dispatcher.is_idle(number):
                 self.retiring.discard(number)
                 if not self._is_closed:
-                    self._follow(self.handover.drained(number))
+                    instance = self._member.instances[number]
+                    self._follow(self.handover.drained(number, instance.resident_bytes))
 
     def _stop_pacing(self, number: int) -> None:
         pacer = self._pacers.pop(number, None)

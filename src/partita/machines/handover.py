@@ -170,9 +170,11 @@ class Handover:
             self._advance(out)
         return out
 
-    def drained(self, number: int) -> list[Instruction]:
-        """A retiring instance has nothing in hand any more."""
+    def drained(self, number: int, resident_bytes: int = 0) -> list[Instruction]:
+        """A retiring instance has nothing in hand any more, and what its batches took is in its memory."""
         out: list[Instruction] = []
+        if resident_bytes:
+            self.warm.measured(self._specs[number], resident_bytes)
         if self._stages.get(number) is Stage.RETIRING:
             self._stages[number] = Stage.ASLEEP
             out.append(Unseat(number))

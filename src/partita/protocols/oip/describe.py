@@ -134,7 +134,7 @@ def statistics(service: Service) -> dict[str, Any]:
             {
                 "type": "CPU" if instance.ready.device_bytes is None else "GPU",
                 "id": instance.number,
-                "byte_size": instance.ready.resident_bytes
+                "byte_size": instance.resident_bytes
                 if instance.ready.device_bytes is None
                 else instance.ready.device_bytes,
             }

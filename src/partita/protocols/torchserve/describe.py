@@ -92,7 +92,7 @@ def _worker(instance: Instance) -> dict[str, Any]:
         "id": str(instance.number),
         "startTime": since.replace("+00:00", "Z"),
         "status": "READY" if instance.is_ready else "UNLOADING",
-        "memoryUsage": 0 if instance.ready is None else instance.ready.resident_bytes,
+        "memoryUsage": instance.resident_bytes,
         "pid": -1 if pid is None else pid,
         "gpu": False,
         "gpuUsage": "N/A",
