@@ -177,7 +177,7 @@ async def _ended(adaptation: Adaptation, model: str, most_s: float) -> dict[str,
 
 def regret(model: str, profile: Profile) -> Figure:
     """Run the profile's plan for 8 items against all plans of two cores."""
-    with Race(model_path(model), largest=8, told=True) as race:
+    with Race(model_path(model), largest=8) as race:
         one = contest(model, race, Profiled(profile), 8, FEW if model == SLOW else MANY)
     mine, best = one.against_best.b, one.against_best.a
     return Figure(

@@ -3,9 +3,11 @@
 Partita chooses as a user has it choose: lazy profile, optimizer, the best kinds of plan run for a moment.
 Then every plan ⟨1,2,B⟩, ⟨2,1,·⟩ and ⟨1,1,B⟩ with micro-batches is run in turns; the fastest three and the
 chosen one run again in turns: half of these turns name the best plan, the others say by how much it is
-better, since the least of several noisy times is too good to be true.
+better, since the least of several noisy times is too good to be true. What a plan takes is what its workers
+tell, from the first begin to the last end.
 
     python -m benchmarks.regret --quick --models tiny_cnn lstm
+    python -m benchmarks.regret --models lstm --batches 8,16
 """
 
 import sys
@@ -28,7 +30,8 @@ from partita.planning.contenders import contenders
 from partita.planning.optimizer import Optimizer
 from partita.planning.placement import place
 from partita.profiles import Measuring, measured
-from partita.profiling.verify import VerifySettings, verify_plans
+from partita.profiling.crew import CrewSettings
+from partita.profiling.verify import verify_plans
 from partita.settings import Settings
 from partita.sources import ModelSource, find_all
 from partita.system.clock import SystemClock
@@ -129,9 +132,8 @@ class Chooser:
         self._optimizer = Optimizer(profile)
         self._topology = topology
         self._cores = cores
-        self._settings = VerifySettings(
-            launch=launch_of(source), worker_argv=WORKER_ARGV, seconds=effort.verify_s
-        )
+        self._settings = CrewSettings(launch=launch_of(source), worker_argv=WORKER_ARGV)
+        self._seconds = effort.verify_s
 
     def placed(self, plan: Plan) -> Plan:
         return place(plan, self._topology, cores=self._cores)
@@ -139,7 +141,7 @@ class Chooser:
     def choose(self, batch: int) -> Plan:
         """Return the placed plan that Partita takes for B items."""
         candidates = [self.placed(p) for p in contenders(self._optimizer, CORES, batch, VERIFIED)]
-        return verify_plans(self._settings, candidates, clock=SystemClock())[0]
+        return verify_plans(self._settings, candidates, seconds=self._seconds, clock=SystemClock())[0]
 
 
 def _source(path: Path) -> ModelSource:
@@ -252,13 +254,17 @@ def _details(one: Outcome) -> dict[str, object]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = options(__doc__, "regret")
     parser.add_argument("--models", nargs="+", choices=sorted(SMALL), default=None, metavar="NAME")
+    parser.add_argument("--batches", default=None, metavar="B,B,…", help=",".join(map(str, BATCHES)))
     given = parser.parse_args(argv)
     topology = read_topology()
     if topology.usable_cores < CORES:
         text = f"{CORES} cores are needed, {topology.usable_cores} can be used"
         return report("regret", [Figure(name="regret", figure=text, bar="", passed=None)], given.json)
     models = given.models or (list(SMALL)[:3] if given.quick else list(SMALL))
-    effort, batches = (QUICK, BATCHES[::2]) if given.quick else (FULL, BATCHES)
+    effort = QUICK if given.quick else FULL
+    batches: Sequence[int] = BATCHES[::2] if given.quick else BATCHES
+    if given.batches is not None:
+        batches = [int(text) for text in given.batches.split(",")]
     outcomes = [one for model in models for one in run(model, effort, batches)]
     return report("regret", figures(outcomes), given.json)
 

@@ -10,7 +10,8 @@ from partita.engine.engine import WORKER_ARGV
 from partita.planning.contenders import contenders
 from partita.planning.optimizer import Optimizer
 from partita.planning.placement import place
-from partita.profiling.verify import VerifySettings, verify_plans
+from partita.profiling.crew import CrewSettings
+from partita.profiling.verify import verify_plans
 from partita.sources import ModelSource
 from partita.system.clock import SystemClock
 
@@ -43,13 +44,14 @@ def verified(
     It takes `SECONDS` for all of them by default. Raises `NoFeasiblePlan` for a plan that needs more CPUs,
     `LoadFailed` or `ExecutionFailed`.
     """
-    settings = VerifySettings(
+    settings = CrewSettings(
         launch=launch_of(source),
         worker_argv=WORKER_ARGV,
-        seconds=SECONDS if seconds is None else seconds,
         samples=samples,
         execution_limit_s=source.settings.execution_limit_s,
         note=note,
     )
     placed = [place(plan, topology, cores=cores) for plan in plans]
-    return verify_plans(settings, placed, clock=SystemClock())
+    return verify_plans(
+        settings, placed, seconds=SECONDS if seconds is None else seconds, clock=SystemClock()
+    )

@@ -1,6 +1,7 @@
 """Profiles of real workers: measured, resumed, failed, verified."""
 
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,10 +13,13 @@ from partita.core.plan import InstanceSpec, Plan
 from partita.core.profile import Profile
 from partita.core.topology import LogicalCpu, Topology
 from partita.engine.instance import ModelLaunch
+from partita.profiling.crew import Crew, CrewSettings
 from partita.profiling.runner import Listener, ProfileSettings, Progress, profile_model
-from partita.profiling.verify import VerifySettings, verify_plans
+from partita.profiling.solo import SoloWorker
+from partita.profiling.verify import verify_plans
 from partita.system.clock import SystemClock
 from partita.system.cpus import allowed_cpus
+from partita.wire.messages import BatchDone
 from tests import models
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]
@@ -202,8 +206,8 @@ def test_plans_are_measured_and_the_fastest_comes_first(tmp_path: Path) -> None:
     one = CORES[:1]
     quick = plan((one, 8, (8,)))
     tedious = plan((one, 8, (1,) * 8))
-    verify = VerifySettings(launch=launch(path), worker_argv=ARGV, seconds=0.5)
-    found = verify_plans(verify, [tedious, quick], clock=SystemClock())
+    crew = CrewSettings(launch=launch(path), worker_argv=ARGV)
+    found = verify_plans(crew, [tedious, quick], seconds=0.5, clock=SystemClock())
     assert [p.instances for p in found] == [quick.instances, tedious.instances]
     assert all(p.measured_ms and p.expected_ms == 1.0 for p in found)
 
@@ -213,15 +217,38 @@ def test_all_instances_of_a_plan_run_at_once(tmp_path: Path) -> None:
     path = models.linear(tmp_path / "model.onnx")
     two = plan((CORES[:1], 3, (2, 1)), (CORES[1:], 2, (2,)))
     (found,) = verify_plans(
-        VerifySettings(launch=launch(path), worker_argv=ARGV, seconds=0.1), [two], clock=SystemClock()
+        CrewSettings(launch=launch(path), worker_argv=ARGV), [two], seconds=0.1, clock=SystemClock()
     )
     assert found.measured_ms is not None
     assert found.measured_ms > 0
+
+
+def test_waiting_for_answers_is_no_part_of_what_a_plan_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late_s = 0.2
+    heard = SoloWorker.done
+
+    def late(worker: SoloWorker) -> BatchDone:
+        time.sleep(late_s)
+        return heard(worker)
+
+    one = plan((CORES[:1], 2, (1, 1)))
+    with Crew(
+        CrewSettings(launch=launch(models.linear(tmp_path / "m.onnx")), worker_argv=ARGV), largest=2
+    ) as crew:
+        crew.load(one)
+        crew.batch_ms(one)
+        monkeypatch.setattr(SoloWorker, "done", late)
+        assert 0 < min(crew.batch_ms(one) for _ in range(3)) < 1e3 * late_s / 2
 
 
 def test_unplaced_plans_are_refused(tmp_path: Path) -> None:
     bare = Plan(instances=(InstanceSpec(threads=1, batch=1),), cores=1, batch=1)
     with pytest.raises(InvalidInput, match="place it first"):
         verify_plans(
-            VerifySettings(launch=launch(tmp_path / "x"), worker_argv=ARGV), [bare], clock=SystemClock()
+            CrewSettings(launch=launch(tmp_path / "x"), worker_argv=ARGV),
+            [bare],
+            seconds=0.1,
+            clock=SystemClock(),
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from time import perf_counter_ns
 
 import numpy as np
 import pytest
@@ -70,12 +71,18 @@ def test_executions_give_the_same_answer(linear: WorkerDriver, executions: tuple
 
 def test_slots_do_not_overlap(linear: WorkerDriver) -> None:
     batches = [items(8) for _ in range(3)]
+    free_ns = perf_counter_ns()
     for slot, x in enumerate(batches):
         linear.execute([x], slot=slot)
     done = [linear.receive() for _ in batches]
     for message, x in zip(done, batches, strict=True):
         assert isinstance(message, BatchDone)
         assert 0 < message.infer_ns <= message.total_ns
+        assert free_ns <= message.begun_ns, (
+            "the clock is that of all processes, one batch comes after another"
+        )
+        free_ns = message.begun_ns + message.total_ns
+        assert free_ns <= perf_counter_ns()
         np.testing.assert_allclose(linear.read(message)[0], expected(x), rtol=1e-5)
 
 

@@ -162,6 +162,8 @@ class BatchDone(Message, frozen=True):
 
     batch_id: int
     outputs: tuple[Output, ...]
+    begun_ns: int
+    """When it began, on the machine's monotonic clock: that of all its processes."""
     total_ns: int
     infer_ns: int
     output_arena_bytes: int = 0

@@ -77,7 +77,8 @@ class Loop:
         grown = self._arena.nbytes if self._arena.nbytes != self._announced_bytes else 0
         self._announced_bytes = self._arena.nbytes
         measured = () if self._take_metrics is None else self._take_metrics()
-        return BatchDone(message.batch_id, outputs, perf_counter_ns() - started, infer_ns, grown, measured)
+        total_ns = perf_counter_ns() - started
+        return BatchDone(message.batch_id, outputs, started, total_ns, infer_ns, grown, measured)
 
     def _send_part(self, row: int, part: bytes) -> None:
         self._channel.send(encode(PartDone(self._batch_id, self._first_row + row, part)))
