@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from partita.system.artefacts import artefact_key, kept, limit_kept, remove_kept, used
+from partita.core.errors import InvalidInput
+from partita.system.artefacts import artefact_key, cache_dir, kept, limit_kept, remove_kept, used
 
 MAKER = """
 import os, sys
@@ -43,6 +44,16 @@ def maker(folder: Path, log: Path) -> "subprocess.Popen[str]":
 def finish(process: "subprocess.Popen[str]") -> str:
     out, _ = process.communicate("go on\n", timeout=30)
     return out
+
+
+def test_the_cache_folder_is_the_named_one_or_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache_dir({"PARTITA_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b"}) == Path("/a")
+    assert cache_dir({"XDG_CACHE_HOME": "/b"}) == Path("/b/partita")
+    assert cache_dir({"XDG_CACHE_HOME": "b"}) == cache_dir({}) == Path.home() / ".cache" / "partita"
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 123456789)
+    with pytest.raises(InvalidInput, match="PARTITA_CACHE_DIR"):
+        cache_dir({})
 
 
 def test_it_is_made_once_and_found_then(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from partita.system.allocators import installed_allocators
 from partita.system.channels import Channel, channel_pair
 from partita.system.clock import SystemClock
 from partita.system.processes import WorkerProcess, spawn_worker, worker_environment
+from tests import models
 
 LIMIT_S = 20.0
 CHILD = """
@@ -92,6 +94,18 @@ def test_a_workers_environment_speaks_to_every_library_and_the_allocator() -> No
     assert env["OMP_NUM_THREADS"] == env["OPENBLAS_NUM_THREADS"] == env["MKL_NUM_THREADS"] == "3"
     assert env["MALLOC_MMAP_MAX_"] == "0"
     assert all(isinstance(value, str) for value in env.values())
+
+
+def test_nobody_is_told_of_a_model_that_a_worker_loads(tmp_path: Path) -> None:
+    path = models.linear(tmp_path / "model.onnx")
+    load = f"import onnxruntime; onnxruntime.InferenceSession({str(path)!r})"
+    home = {"HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    (tmp_path / "home").mkdir()
+    env = {**os.environ, **home, **worker_environment(1, ProcessSettings())}
+    assert subprocess.run([sys.executable, "-c", load], env=env, check=False).returncode == 0
+    assert not [found for found in tmp_path.rglob("*") if "icrosoft" in found.name]
+    told = worker_environment(1, ProcessSettings(environment={"ORT_DISABLE_TELEMETRY": "0"}))
+    assert told["ORT_DISABLE_TELEMETRY"] == "0", "who wants that may have it"
 
 
 def test_a_process_is_set_up_as_asked() -> None:

@@ -15,18 +15,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from stat import S_ISDIR
 
+from partita.core.errors import InvalidInput
+
 _CHUNK_BYTES = 1 << 20
 _AGAIN_S = 0.02
 _FORGOTTEN_S = 28 * 24 * 3600.0
 
 
 def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Return where profiles and artefacts are kept: ``PARTITA_CACHE_DIR``, else the user's cache folder."""
+    """Return where profiles and artefacts are kept: ``PARTITA_CACHE_DIR``, else the user's cache folder.
+
+    Raises `InvalidInput` where no such folder is known.
+    """
     environ = os.environ if environ is None else environ
     if given := environ.get("PARTITA_CACHE_DIR"):
         return Path(given).expanduser()
-    base = environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "partita"
+    if (base := environ.get("XDG_CACHE_HOME")) and Path(base).is_absolute():
+        return Path(base) / "partita"
+    try:
+        return Path.home() / ".cache" / "partita"
+    except RuntimeError:
+        raise InvalidInput(
+            "this user has no home folder to keep profiles and models in; name a folder in PARTITA_CACHE_DIR"
+        ) from None
 
 
 def artefact_key(files: Iterable[Path], *facts: object) -> str:

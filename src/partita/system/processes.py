@@ -25,6 +25,9 @@ _THREAD_VARIABLES = (
     "RAYON_NUM_THREADS",
 )
 
+_SILENT = {"ORT_DISABLE_TELEMETRY": "1"}
+"""ONNX Runtime 1.32 else reports to its makers, with a thread and a database in the user's cache folder."""
+
 
 def thread_environment(threads: int) -> dict[str, str]:
     """Return the variables for a process that computes with this many threads.
@@ -37,9 +40,10 @@ def thread_environment(threads: int) -> dict[str, str]:
 def worker_environment(threads: int, settings: ProcessSettings) -> dict[str, str]:
     """Return all variables that a worker is started with; raises `InvalidInput` as `allocator_environment`.
 
-    The C library's allocator and OpenMP read theirs when the process starts.
+    The C library's allocator and OpenMP read theirs when the process starts. No library reports to anybody
+    unless the settings' own variables say so.
     """
-    env = {**allocator_environment(settings), **settings.environment}
+    env = {**_SILENT, **allocator_environment(settings), **settings.environment}
     if settings.openmp_wait:
         env["OMP_WAIT_POLICY"] = settings.openmp_wait
         env["KMP_BLOCKTIME"] = "infinite" if settings.openmp_wait == "active" else "0"

@@ -80,7 +80,7 @@ def _kept(file: Path, request: LoadRequest) -> tuple[Any | None, str]:
             options=lambda: _session_options(request),
             open_session=lambda path, settings: _open_session(path, settings, request),
         )
-    except (OSError, RuntimeError) as error:  # no home folder
+    except (OSError, InvalidInput) as error:  # no home folder
         return None, f"the optimized model is not kept: {_short(error)}"
     return session, "the optimized model cannot be kept" if share and session is None else ""
 
