@@ -129,7 +129,7 @@ def chosen(
         return kept
     audience = choosing.audience
     if choosing.budget_s < LEAST_BUDGET_S:
-        audience.note(f"no time to try other runtimes than {tried[0].key}; give --budget")
+        audience.note(f"no time to try other runtimes than {tried[0].key}; give a larger --budget")
         return kept
     keeper = _Keeper(path, audience)
     settings = ChoiceSettings(

@@ -106,7 +106,9 @@ def read_arrays(file: str | PathLike[str]) -> Arrays | NDArray[Any]:
     except OSError as error:
         raise InvalidInput(f"cannot read {file}: {error.strerror or error}") from error
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidInput(f"{file} is no .npy or .npz of plain arrays, or empty: {error}") from error
+        # numpy takes whatever else it is for pickled objects, and says how to load such
+        because = "" if "pickle" in str(error) else f": {error}"
+        raise InvalidInput(f"{file} is no .npy or .npz of plain arrays, or empty{because}") from error
 
 
 def predict_with(

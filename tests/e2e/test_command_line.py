@@ -160,8 +160,8 @@ def test_predict_says_what_cannot_be_read_or_written(linear: Path, tmp_path: Pat
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object))
     for inputs, output, message in (
         ("nowhere.npy", "y.npy", "cannot read"),
-        ("text.npy", "y.npy", "no .npy or .npz"),
-        ("objects.npy", "y.npy", "no .npy or .npz"),
+        ("text.npy", "y.npy", "no .npy or .npz of plain arrays, or empty\n"),
+        ("objects.npy", "y.npy", "Python objects in dtype"),
         ("x.npy", "y.txt", "write to an .npy"),
         ("x.npy", "nowhere/y.npy", "there is no folder"),
     ):

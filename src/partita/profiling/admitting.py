@@ -96,9 +96,8 @@ class Admission:
             usual_s = _EXPORT_S + _USUAL_LOADS * (self._all[0].assessment.load_s or 0.0)
             left_s = min(left_s, max(left_s / 2, usual_s))
         if left_s < _LEAST_ADMISSION_S:
-            contestant.assessment = replace(
-                contestant.assessment, reason=f"no time within {self._settings.budget_s:.0f} s; give --budget"
-            )
+            reason = f"no time within {self._settings.budget_s:.0f} s; give a larger --budget"
+            contestant.assessment = replace(contestant.assessment, reason=reason)
             return
         self.tell(f"loading {contestant.key}")
         self.make_room(contestant)
