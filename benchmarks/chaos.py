@@ -6,7 +6,6 @@ answer is compared, byte by byte, with what this very request must get. The bar:
 missing, none stuck, and no error but the documented one for a request that was in two deaths.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import uvloop
 
+from benchmarks.figures import options
 from partita.core.plan import InstanceSpec, Plan
 from partita.engine.engine import Deployment
 from partita.engine.instance import ModelLaunch
@@ -106,6 +106,9 @@ class Goal:
 
     def is_reached_by(self, outcome: Outcome) -> bool:
         return outcome.requests >= self.requests and outcome.kills_in_execution >= self.kills
+
+
+FULL, QUICK = Goal(100_000, 100), Goal(5_000, 10)
 
 
 class Clients:
@@ -303,16 +306,15 @@ async def _progress(clients: Clients, goal: Goal, outcome: Outcome, say: Callabl
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run, print the counts and the verdict; 0 if the bar is met."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
-    parser.add_argument("--requests", type=int, default=100_000)
-    parser.add_argument("--kills", type=int, default=100)
+    parser = options(__doc__, "chaos")
+    parser.add_argument("--requests", type=int, default=None, help="100,000; 5,000 if quick")
+    parser.add_argument("--kills", type=int, default=None, help="100; 10 if quick")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write the counts to this file as well")
     given = parser.parse_args(argv)
-    outcome = uvloop.run(
-        chaos(Goal(given.requests, given.kills), given.seed, lambda text: print(text, file=sys.stderr))
-    )
-    faults = outcome.faults(given.kills)
+    usual = QUICK if given.quick else FULL
+    goal = Goal(given.requests or usual.requests, usual.kills if given.kills is None else given.kills)
+    outcome = uvloop.run(chaos(goal, given.seed, lambda text: print(text, file=sys.stderr)))
+    faults = outcome.faults(goal.kills)
     counts = {**asdict(outcome), "faults": faults}
     print(json.dumps(counts, indent=1))
     if given.json is not None:

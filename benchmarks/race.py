@@ -15,7 +15,7 @@ from partita.profiling.crew import Crew, CrewSettings
 BURST = 3
 """Batches in one turn; the first wakes the workers up and is not counted."""
 REST_S = 0.002
-"""Between turns, so that the threads of one plan no longer spin when the next begins."""
+"""Before a turn among others that are no crew's, so that their threads no longer spin."""
 ARENA_BYTES = 1 << 32
 
 
@@ -43,7 +43,8 @@ class Race:
         """Return the milliseconds of one aggregate batch, the least of a turn but for its first."""
         self._crew.load(plan)
         sleep(REST_S)
-        return min([self._crew.batch_ms(plan) for _ in range(burst)][burst > 1 :])
+        with self._crew.awake(plan):
+            return min([self._crew.batch_ms(plan) for _ in range(burst)][burst > 1 :])
 
     def turns(self, plans: Sequence[Plan], *, count: int, work_s: float = 0.0) -> list[list[float]]:
         """Return the milliseconds of one aggregate batch of every plan in every turn: [plan][turn].
@@ -56,8 +57,8 @@ class Race:
         times: list[list[float]] = [[] for _ in plans]
         for _ in range(count):
             for plan, found in zip(plans, times, strict=True):
-                sleep(REST_S)
-                found.append(self._worked_ms(plan, work_s))
+                with self._crew.awake(plan):
+                    found.append(self._worked_ms(plan, work_s))
         return times
 
     def _worked_ms(self, plan: Plan, work_s: float) -> float:

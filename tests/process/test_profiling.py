@@ -238,9 +238,40 @@ def test_waiting_for_answers_is_no_part_of_what_a_plan_takes(
         CrewSettings(launch=launch(models.linear(tmp_path / "m.onnx")), worker_argv=ARGV), largest=2
     ) as crew:
         crew.load(one)
-        crew.batch_ms(one)
         monkeypatch.setattr(SoloWorker, "done", late)
-        assert 0 < min(crew.batch_ms(one) for _ in range(3)) < 1e3 * late_s / 2
+        with crew.awake(one):
+            assert 0 < min(crew.batch_ms(one) for _ in range(3)) < 1e3 * late_s / 2
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+def test_workers_of_other_plans_are_stopped_while_one_executes(tmp_path: Path) -> None:
+    thin, fat = plan((CORES[:1], 1, (1,)), (CORES[1:], 1, (1,))), plan((CORES, 2, (2,)))
+    settings = CrewSettings(launch=launch(models.linear(tmp_path / "m.onnx")), worker_argv=ARGV)
+    with Crew(settings, largest=2) as crew:
+        for one in (thin, fat):
+            crew.load(one)
+        for one, running in ((thin, 2), (fat, 1), (thin, 2)):
+            with crew.awake(one):
+                assert crew.batch_ms(one) > 0
+                until_stopped(3 - running)
+        until_stopped(3)
+        with pytest.raises(AssertionError, match="sleep"):
+            crew.batch_ms(fat)
+
+
+def until_stopped(count: int) -> None:
+    deadline_s = time.monotonic() + 20.0
+    while (stopped := stopped_workers()) != count:
+        assert time.monotonic() < deadline_s, f"{stopped} workers are stopped, not {count}"
+        time.sleep(0.001)
+
+
+def stopped_workers() -> int:
+    """Return how many children are stopped, by a signal and not by a debugger."""
+    tasks = Path("/proc/self/task").iterdir()
+    pids = [pid for task in tasks for pid in (task / "children").read_text(encoding="ascii").split()]
+    stats = [Path(f"/proc/{pid}/stat").read_text(encoding="utf-8") for pid in pids]
+    return sum(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
 
 def test_unplaced_plans_are_refused(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """Runs plans by hand: all instances of a plan at once, in workers that all plans share.
 
-What a plan takes is what its workers tell, not what passes in the process that asks: who waits for an answer
-while all cores are at work may be let run milliseconds late, and plans of many instances would seem slow.
+While one plan executes the workers of the others are stopped. What a plan takes is what its workers tell, not
+what passes in the process that asks: who waits for an answer while all cores are at work may be let run
+milliseconds late, and plans of many instances would seem slow.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -44,6 +46,7 @@ class Crew:
         self._warnings = WorkerWarnings(settings.note)
         self._workers: dict[tuple[int, ...], SoloWorker] = {}
         self._has_items = False
+        self._awake: Plan | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -65,11 +68,30 @@ class Crew:
             if instance.cores not in self._workers:
                 self._load(instance)
 
+    @contextmanager
+    def awake(self, plan: Plan) -> Iterator[None]:
+        """Have the workers of a loaded plan ready to execute, and no others.
+
+        Threads that wait for work by spinning do so for tens of milliseconds after an execution. Where they
+        are another plan's, an instance would have to wait for the core that is its own.
+        """
+        workers = [self._workers[one.cores] for one in plan.instances]
+        for worker in workers:
+            worker.resume()
+        self._awake = plan
+        try:
+            yield
+        finally:
+            self._awake = None
+            for worker in workers:
+                worker.pause()
+
     def batch_ms(self, plan: Plan) -> float:
-        """Run one aggregate batch of a loaded plan, all instances at once; returns its `span_ms`.
+        """Run one aggregate batch of a plan that is awake, all instances at once; returns its `span_ms`.
 
         Raises `ExecutionFailed`.
         """
+        assert self._awake is plan, "its workers sleep"
         shares = [
             (self._workers[one.cores], self._rows.batch(one.batch), one.executions) for one in plan.instances
         ]
@@ -89,6 +111,7 @@ class Crew:
         self._workers[instance.cores] = worker
         ready = worker.until_ready()
         self._warnings.take(settings.launch.name, instance.cores, ready)
+        worker.pause()
         if not self._has_items:
             self._use(ready.signature)
 

@@ -203,6 +203,14 @@ class SoloWorker:
         """Let batches take up to so long from now on."""
         self._limit_s = execution_limit_s
 
+    def pause(self) -> None:
+        """Stop a worker that is ready where it is until `resume`."""
+        self._process.pause()
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._process.resume()
+
     def send(self, batch: Placed, executions: tuple[int, ...] = ()) -> None:
         """Have a batch executed; `done` waits for it. Raises `ExecutionFailed` if the worker is gone."""
         self._batch_id += 1

@@ -5,25 +5,21 @@ best in so many turns that it is hardly chance drops out, and leaves the time to
 is measured once more at the end: the least of several noisy figures is too good to be true.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 from statistics import median
-from time import sleep
 
 from partita.core.clock import Clock
 from partita.core.errors import InvalidInput
 from partita.core.plan import Plan
 from partita.profiling.crew import Crew, CrewSettings
 
-_WARM_UPS = 2
 _LEAST_TURNS = 5
 _BURST = 3
 """Batches in one turn; the first wakes the workers up and is not counted."""
 _DEVIATIONS = 2.5
 """Standard deviations from half of the turns at which a plan counts as slower: by chance 1 in 150."""
-_REST_S = 0.002
-"""Between turns, so that the threads of one plan no longer spin when the next begins."""
 
 
 def verify_plans(
@@ -44,24 +40,21 @@ def verify_plans(
     with Crew(settings, largest=largest) as crew:
         for plan in plans:
             crew.load(plan)
-        return _contest(plans, crew.batch_ms, seconds, clock)
+        return _contest(crew, plans, seconds, clock)
 
 
-def _contest(
-    plans: Sequence[Plan], batch_ms: Callable[[Plan], float], seconds: float, clock: Clock
-) -> list[Plan]:
+def _contest(crew: Crew, plans: Sequence[Plan], seconds: float, clock: Clock) -> list[Plan]:
     for plan in plans:
-        for _ in range(_WARM_UPS):
-            batch_ms(plan)
+        _turn_ms(crew, plan)
     turns: list[list[list[float]]] = [[] for _ in plans]
     standing = list(range(len(plans)))
     end_s = clock.now_s() + seconds
     while len(turns[standing[0]]) < _LEAST_TURNS or (len(standing) > 1 and clock.now_s() < end_s):
         for k in standing:
-            turns[k].append(_turn_ms(plans[k], batch_ms))
+            turns[k].append(_turn_ms(crew, plans[k]))
         standing = _still_standing(standing, turns)
     best = _ordered(standing, turns)[0]
-    again = [_turn_ms(plans[best], batch_ms) for _ in range(_LEAST_TURNS)]
+    again = [_turn_ms(crew, plans[best]) for _ in range(_LEAST_TURNS)]
     order = _ordered(standing, turns) + _ordered([k for k in range(len(plans)) if k not in standing], turns)
     turns[best] = again
     return [replace(plans[k], measured_ms=median(ms for turn in turns[k] for ms in turn)) for k in order]
@@ -81,6 +74,6 @@ def _ordered(which: Sequence[int], turns: Sequence[Sequence[Sequence[float]]]) -
     return sorted(which, key=lambda k: median(min(turn) for turn in turns[k]))
 
 
-def _turn_ms(plan: Plan, batch_ms: Callable[[Plan], float]) -> list[float]:
-    sleep(_REST_S)
-    return [batch_ms(plan) for _ in range(_BURST)][1:]
+def _turn_ms(crew: Crew, plan: Plan) -> list[float]:
+    with crew.awake(plan):
+        return [crew.batch_ms(plan) for _ in range(_BURST)][1:]
