@@ -68,17 +68,19 @@ def test_one_that_is_alone_is_alone(room: Path, first: bool, second: bool) -> No
 
 
 def test_nobody_overtakes_one_that_waits_to_be_alone(room: Path) -> None:
-    with ExitStack() as first:
+    with ExitStack() as first, ExitStack() as second:
         first.enter_context(turns.turn(alone=False, room=room, door=room.parent))
-        with waiting(room, alone=True) as other:
-            ends_s = time.monotonic() + LIMIT_S
-            while is_free(room.parent, fcntl.LOCK_SH):  # it is not at the door yet
-                assert time.monotonic() < ends_s
-            with waiting(room, alone=False) as third:  # could go in beside the first
-                assert not third.wait(0.1)
-                first.close()
-                assert other.wait(LIMIT_S)
-                assert not third.is_set()
+        other = second.enter_context(waiting(room, alone=True))
+        ends_s = time.monotonic() + LIMIT_S
+        while is_free(room.parent, fcntl.LOCK_SH):  # it is not at the door yet
+            assert time.monotonic() < ends_s
+        with waiting(room, alone=False) as third:  # could go in beside the first
+            assert not third.wait(0.1)
+            first.close()
+            assert other.wait(LIMIT_S)
+            assert not third.is_set()
+            second.close()
+            assert third.wait(LIMIT_S)
 
 
 def test_a_turn_ends_however_the_test_ends(room: Path) -> None:
