@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -178,7 +179,9 @@ def test_what_is_not_done_within_the_grace_period_fails_and_no_worker_stays(tmp_
             await service.until_ready()
             asked = [ask(service, xy(1, what=HANG)), ask(service, xy(2)), ask(service, xy(3))]
             await until(lambda: executed(tmp_path) == [[1]])
+            began_s = time.monotonic()
             await made.stop(0.1)
+            assert time.monotonic() - began_s < 4.0, "only who has nothing to do is waited for"
             assert await all_errors(asked) == ["shutting_down"] * 3
 
     run(main)

@@ -163,10 +163,10 @@ class MemberGroup:
         for member in self._everyone:
             member.drain()
 
-    def kill(self, reason: str) -> None:
-        """End every worker at once."""
+    def kill(self, reason: str, *, only_busy: bool = False) -> None:
+        """End every worker at once; or only what executes, in a process of its own."""
         for member in self._everyone:
-            member.kill(reason)
+            member.kill(reason, only_busy=only_busy)
 
     def forget(self) -> None:
         """Give the cores back, once every worker is gone."""

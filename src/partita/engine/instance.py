@@ -106,6 +106,11 @@ class Instance:
         return self._process.pid if self._process is not None else None
 
     @property
+    def is_hosted(self) -> bool:
+        """Whether it is in a process with others, which would end with it."""
+        return isinstance(self._process, HostedWorker)
+
+    @property
     def resident_bytes(self) -> int:
         """What its process holds in memory now, shared mappings included; 0 while there is none.
 

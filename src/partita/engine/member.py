@@ -155,10 +155,11 @@ class Member:
         for instance in self.instances.values():
             instance.drain()
 
-    def kill(self, reason: str) -> None:
-        """End every worker at once."""
-        for instance in self.instances.values():
-            instance.kill(reason)
+    def kill(self, reason: str, *, only_busy: bool = False) -> None:
+        """End every worker at once; or only what executes, in a process of its own."""
+        for number, instance in self.instances.items():
+            if not only_busy or (not instance.is_hosted and self.dispatcher.executing(number) is not None):
+                instance.kill(reason)
 
     def forget(self) -> None:
         """Give the cores back, once every worker is gone."""

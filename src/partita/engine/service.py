@@ -151,10 +151,11 @@ class Service:
         if self.state not in (ServiceState.FAILED, ServiceState.STOPPED):
             self.state = ServiceState.DRAINING
         self.member.close_switcher()
-        deadline_s = self._now_s() + grace_s
-        await self._wait_until(lambda: self.statistics.in_flight() == 0, deadline_s)
+        ended = await self._wait_until(lambda: self.statistics.in_flight() == 0, self._now_s() + grace_s)
         self._fail_everything(ShuttingDown("the server stopped before this request was answered"))
         self.member.drain()
+        if not ended:
+            self.member.kill("still executing after the grace period", only_busy=True)
         if not await self._wait_until(lambda: self.member.is_gone, self._now_s() + 5.0):
             self.member.kill("still running after the grace period")
             await self._wait_until(lambda: self.member.is_gone, self._now_s() + 5.0)
