@@ -1,7 +1,7 @@
 """The head process's parts put together: the engine, and the ports that lead to it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -90,9 +90,16 @@ class Head:
         """``http`` or ``https``: what the ports speak, gRPC aside."""
         return self._ports.scheme
 
-    async def start(self, deployments: Sequence[Deployment], *, ports: bool = True) -> None:
+    async def start(
+        self,
+        deployments: Sequence[Deployment],
+        *,
+        ports: bool = True,
+        opened: Callable[[], None] | None = None,
+    ) -> None:
         """Start the workers, open the ports, and wait until every model can answer.
 
+        `opened` is called once the ports are open.
         Raises `ModelUnavailable` for a model that cannot be loaded and `InvalidInput` for a port that is
         taken; `stop` is needed after either.
         """
@@ -100,6 +107,8 @@ class Head:
             self.engine.add(deployment)
         if ports:
             await self._ports.open()
+        if opened is not None:
+            opened()
         await self.engine.until_ready()
         self.adaptation.start()
         self.sharing.start()

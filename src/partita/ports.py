@@ -135,8 +135,9 @@ class Ports:
             metrics = Starlette(routes=routes, exception_handlers={HTTPException: http_error})
             metrics.routes.append(openapi_route(document("Metrics", metrics_interface(metrics))))
             await self._listen("metrics", settings.metrics, self._bridge(metrics), metrics_failure)
-        if settings.grpc is not None:
-            await self._listen_grpc(settings.grpc)
+        grpc = {"grpc": settings.grpc, "grpc_management": settings.grpc_management}
+        if any(grpc.values()):
+            await self._listen_grpc({name: address for name, address in grpc.items() if address is not None})
 
     def drain(self) -> None:
         """Close each connection once the request at hand is answered."""
@@ -171,7 +172,7 @@ class Ports:
         port = await listener.start(address.host, address.port)
         self.addresses[name] = Address(address.host, port)
 
-    async def _listen_grpc(self, address: Address) -> None:
+    async def _listen_grpc(self, addresses: dict[str, Address]) -> None:
         try:
             from partita.protocols.grpc.methods import GrpcRepository
             from partita.protocols.grpc.server import GrpcServer
@@ -190,8 +191,8 @@ class Ports:
             tls=self._certificate,
             is_observed=self._is_observed,
         )
-        port = await self._grpc.start(address.host, address.port)
-        self.addresses["grpc"] = Address(address.host, port)
+        bound = await self._grpc.start(list(addresses.values()))
+        self.addresses.update(zip(addresses, bound, strict=True))
 
     def _run_settings(self) -> RunSettings:
         said = self._settings

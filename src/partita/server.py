@@ -5,14 +5,14 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import uvloop
 
 from partita.catalogue import Catalogue
-from partita.core.topology import Topology
 from partita.deploy import deployments
 from partita.embedded import Server
 from partita.engine.engine import Deployment
@@ -20,10 +20,11 @@ from partita.head import Head
 from partita.key_file import KeyFile
 from partita.logs import set_up_logs
 from partita.profiles import saved_or_measured
-from partita.settings import ServerSettings, Settings
+from partita.settings import Settings
 from partita.sources import ModelSource
 from partita.system.cpulists import parse_cpu_list
 from partita.system.cpus import pin, read_topology
+from partita.system.pid_files import PidFile
 
 log = logging.getLogger("partita")
 
@@ -37,11 +38,13 @@ def serve(
     *,
     catalogue: Catalogue | None = None,
     as_json: bool = False,
+    pid_file: PidFile | None = None,
 ) -> int:
     """Serve until SIGTERM or Ctrl-C; returns the exit code.
 
     The first signal drains within ``drain_s``, a second one ends at once. With `as_json` one document that
-    names models, plans and ports is printed on stdout as soon as everything can answer.
+    names models, plans and ports is printed on stdout as soon as everything can answer. A `pid_file` names
+    this process while its ports are open.
     """
     set_up_logs(settings.server.log_format)
     server = msgspec.structs.replace(settings.server, tune=settings.server.tune or "background")
@@ -51,26 +54,23 @@ def serve(
         pin(parse_cpu_list(server.head_cores))
     for deployment in planned:
         log.info("%s: plan %s on %s", deployment.name, deployment.plan, topology)
-    return uvloop.run(_serve(server, planned, sources, catalogue, topology, as_json=as_json))
+    head = partial(Head, server, catalogue=catalogue, sources=sources, topology=topology)
+    return uvloop.run(_serve(head, planned, pid_file, as_json=as_json))
 
 
 async def _serve(
-    server: ServerSettings,
-    planned: list[Deployment],
-    sources: Sequence[ModelSource],
-    catalogue: Catalogue | None,
-    topology: Topology,
-    *,
-    as_json: bool,
+    make_head: Callable[..., Head], planned: list[Deployment], pid_file: PidFile | None, *, as_json: bool
 ) -> int:
     loop = asyncio.get_running_loop()
-    head = Head(server, loop, catalogue=catalogue, sources=sources, topology=topology)
+    head = make_head(loop=loop)
+    server = head.settings
     keys = head.access.keys if server.management is not None else None
     key_file = KeyFile(Path(server.key_file), keys) if keys is not None else None
     if key_file is not None:
         key_file.start()
     signals = Signals(loop)
-    starting = asyncio.ensure_future(head.start(planned))
+    opened = None if pid_file is None else pid_file.write
+    starting = asyncio.ensure_future(head.start(planned, opened=opened))
     asked_to_stop = asyncio.ensure_future(signals.first.wait())
     await asyncio.wait({starting, asked_to_stop}, return_when=asyncio.FIRST_COMPLETED)
     asked_to_stop.cancel()
@@ -90,6 +90,8 @@ async def _serve(
         await _stop(head, server.drain_s if is_serving else 0.0, signals)
         if key_file is not None:
             key_file.remove()
+        if pid_file is not None:
+            pid_file.remove()
     return 0
 
 
@@ -123,7 +125,7 @@ def _abandon(head: Head, reason: str) -> None:
 
 def _announce(head: Head, planned: list[Deployment], *, as_json: bool) -> None:
     for name, address in head.ports.items():
-        log.info("%s on %s%s", name, "" if name == "grpc" else f"{head.scheme}://", address)
+        log.info("%s on %s%s", name, "" if name.startswith("grpc") else f"{head.scheme}://", address)
     if as_json:
         document = {
             "ports": {name: str(address) for name, address in head.ports.items()},

@@ -27,7 +27,7 @@ PolicyName = Literal["eager", "aggregate"]
 Tune = Literal["background", "before", "never"]
 Requirements = Literal["refuse", "ignore", "install"]
 
-_ADDRESSES = ("http", "management", "metrics", "grpc")
+_ADDRESSES = ("http", "management", "metrics", "grpc", "grpc_management")
 TRACING_EXTRA = "tracing needs an extra; install it with pip install 'partita[tracing]'"
 GRPC_EXTRA = "gRPC needs an extra; install it with pip install 'partita[grpc]'"
 AGGREGATE_TIMEOUT_MS = 10.0
@@ -162,6 +162,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     management: Address | None = Address("127.0.0.1", 8081)
     metrics: Address | None = Address("127.0.0.1", 8082)
     grpc: Address | None = None
+    grpc_management: Address | None = None
+    """Another address of the same services, where TorchServe's clients look for its management."""
     token_auth: bool = True
     """Whether loading, unloading and other changes need a token."""
     token: str | None = None
@@ -280,7 +282,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def check_build(settings: Settings) -> None:
     """Raise `InvalidInput` for a setting that is known but cannot be obeyed, yet or for want of an extra."""
     server = settings.server
-    if server.grpc is not None and importlib.util.find_spec("grpc") is None:
+    if (server.grpc or server.grpc_management) is not None and importlib.util.find_spec("grpc") is None:
         raise MissingExtra(GRPC_EXTRA)
     if server.tracing is not None and importlib.util.find_spec("opentelemetry") is None:
         raise MissingExtra(TRACING_EXTRA)

@@ -7,7 +7,9 @@ command line says goes before it; an archive's own ``model-config.yaml`` does to
 import logging
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -44,8 +46,6 @@ EFFECTLESS = frozenset(
         "prefer_direct_buffer",
         "async_logging",
         "plugins_path",
-        "grpc_management_address",
-        "grpc_management_port",
         "use_native_io",
         "vmargs",
         "NUM_WORKERS",
@@ -100,7 +100,7 @@ def with_properties(
 def with_models(settings: Settings, wanted: tuple[str, ...]) -> Settings:
     """Return settings that serve these archives of the store: ``x.mar``, ``name=x.mar``, or ``all``.
 
-    Raises `InvalidInput`.
+    Instead of a file there may be a URL that ``allowed_urls`` matches. Raises `InvalidInput`.
     """
     if not wanted or wanted == ("none",):
         return settings
@@ -112,13 +112,38 @@ def with_models(settings: Settings, wanted: tuple[str, ...]) -> Settings:
         if one.lower() == "all":
             found |= {manifest_of(p).model.model_name: p for p in sorted(store.glob("*")) if is_archive(p)}
         else:
-            name, _, file = one.rpartition("=")
-            place = _in_store(store, file)
+            name, file = _named(one)
+            place = _fetched(file, settings) if "://" in file else _in_store(store, file)
             found[name or manifest_of(place).model.model_name] = place
     model = dict(settings.model)
     for name, place in found.items():
         model[name] = msgspec.structs.replace(model.get(name, ModelSettings()), path=str(place))
     return msgspec.structs.replace(settings, model=model)
+
+
+def _named(one: str) -> tuple[str, str]:
+    """Return what an archive is to be called, empty for its own name, and its file or URL."""
+    is_named_url = re.match(r"([^=:/?#]+)=(\w+://.*)$", one)
+    if is_named_url:
+        return is_named_url[1], is_named_url[2]
+    name, _, file = ("", "", one) if "://" in one else one.rpartition("=")
+    return name, file
+
+
+def _fetched(url: str, settings: Settings) -> Path:
+    from partita.archives.fetching import fetch  # which few need
+
+    if not settings.server.allowed_urls:
+        raise InvalidInput(
+            f"{url[:200]} is not fetched: allowed_urls is empty; name expressions for such URLs there"
+        )
+    return fetch(url, settings.server.allowed_urls, Path(_downloads().name))
+
+
+@cache
+def _downloads() -> TemporaryDirectory[str]:
+    """Return the folder of what was fetched, which goes when this process ends."""
+    return TemporaryDirectory(prefix="partita-")
 
 
 def _in_store(store: Path, file: str) -> Path:
@@ -141,7 +166,8 @@ def _address(value: str) -> Address:
     parts = urlsplit(value if "://" in value else f"http://{value}")
     if parts.scheme not in ("http", "https") or parts.hostname is None:
         raise ValueError("expected http://HOST:PORT")
-    return Address(parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
+    usual = 443 if parts.scheme == "https" else 80
+    return Address(parts.hostname, usual if parts.port is None else parts.port)
 
 
 SERVER: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -180,10 +206,13 @@ _OTHERS = frozenset(
         "enable_envvars_config",
         "grpc_inference_address",
         "grpc_inference_port",
+        "grpc_management_address",
+        "grpc_management_port",
         "keystore",
     )
 )
-_GRPC_PORT = 7070
+_GRPC = {"grpc": ("grpc_inference", 7070), "grpc_management": ("grpc_management", 7071)}
+"""Our setting for a gRPC port, what the keys of its address and port begin with, and the usual port."""
 
 
 def _converted(
@@ -208,9 +237,10 @@ def _with_server(settings: Settings, given: Mapping[str, str], path: Path) -> Se
     for name in ("model_store", "tls_key", "tls_certificate"):
         if name in changes:
             changes[name] = str(path.absolute().parent / changes[name])
-    if "grpc_inference_port" in given or "grpc_inference_address" in given:
-        host = given.get("grpc_inference_address", "127.0.0.1")
-        changes["grpc"] = _converted({"g": ("g", _address)}, {"g": f"{host}:{_port(given, path)}"}, path)["g"]
+    for name, (key, usual) in _GRPC.items():
+        if f"{key}_port" in given or f"{key}_address" in given:
+            place = f"{given.get(f'{key}_address', '127.0.0.1')}:{_port(given, f'{key}_port', usual, path)}"
+            changes |= _converted({place: (name, _address)}, {place: place}, path)
     default = ServerSettings()
     own = {name for name in changes if getattr(settings.server, name) != getattr(default, name)}
     changes = {name: value for name, value in changes.items() if name not in own}
@@ -221,10 +251,10 @@ def _with_server(settings: Settings, given: Mapping[str, str], path: Path) -> Se
     return msgspec.structs.replace(settings, server=server)
 
 
-def _port(given: Mapping[str, str], path: Path) -> int:
-    text = given.get("grpc_inference_port", str(_GRPC_PORT))
+def _port(given: Mapping[str, str], key: str, usual: int, path: Path) -> int:
+    text = given.get(key, str(usual))
     if not text.isdigit():
-        raise InvalidInput(f"{path}: grpc_inference_port = {text[:40]!r} is not a number")
+        raise InvalidInput(f"{path}: {key} = {text[:40]!r} is not a number")
     return int(text)
 
 

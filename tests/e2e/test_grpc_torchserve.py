@@ -23,7 +23,8 @@ LOCAL = Address("127.0.0.1", 0)
 @pytest.fixture(scope="module")
 def server(store: Path) -> Iterator[Server]:  # noqa: F811
     more: dict[str, Any] = {"token_auth": True, "enable_model_api": True, "model_store": str(store)}
-    with serving(store / "linear.onnx", store / "upper", grpc=LOCAL, **more) as running:
+    more |= {"grpc": LOCAL, "grpc_management": LOCAL}
+    with serving(store / "linear.onnx", store / "upper", **more) as running:
         yield running
 
 
@@ -112,6 +113,16 @@ def test_management_with_the_token(server: Server, channel: Any) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         manage("RegisterModel", field(9, "linear.onnx"))
     assert caught.value.code() == grpc.StatusCode.ABORTED
+
+
+def test_management_has_an_address_of_its_own_too(server: Server) -> None:
+    keys = server.head.access.keys
+    assert keys is not None
+    token = (("authorization", f"Bearer {keys.current['management'].value}"),)
+    assert server.head.ports["grpc_management"] != server.head.ports["grpc"]
+    with grpc.insecure_channel(str(server.head.ports["grpc_management"])) as channel:
+        answer = channel.unary_unary(MANAGEMENT + "ListModels")(b"", timeout=20, metadata=token)
+    assert b'"upper"' in answer
 
 
 def test_the_standard_health_check(channel: Any) -> None:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -252,6 +253,48 @@ def test_a_model_with_fewer_workers_than_it_is_to_have_is_unhealthy(tmp_path: Pa
         assert ask(server, "POST", "/predictions/upper", b"abc")[::2] == (200, b"ABC")  # by the other one
         hold.unlink()
         until(lambda: ask(server, "GET", "/ping")[0] == 200)
+
+
+LEAVING = """
+    import time
+    from pathlib import Path
+
+    class Upper:
+        inputs = {"request": {"shape": [-1], "datatype": "BYTES"}}
+        outputs = {"answer": {"shape": [-1], "datatype": "BYTES"}}
+
+        def load(self, context):
+            place = Path(__file__).parent
+            try:
+                (place / "one").touch(exist_ok=not (place / "only_one").exists())
+            except FileExistsError:
+                while not (place / "fail").exists():
+                    time.sleep(0.01)
+                raise
+
+        def infer(self, batch):
+            return {"answer": [text.upper() for text in batch["request"]]}
+"""
+
+
+def test_a_change_that_was_waited_for_says_that_a_worker_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "upper").mkdir()
+    (tmp_path / "upper" / "handler.py").write_text(dedent(LEAVING), encoding="utf-8")
+    given = Settings(server=ServerSettings(http=LOCAL, metrics=None, management=LOCAL, token_auth=False))
+    with Server([tmp_path / "upper"], cores=2, tune="never", settings=given, ports=True) as server:
+        (tmp_path / "upper" / "one").unlink()
+        (tmp_path / "upper" / "only_one").touch()
+        path = "/models/upper?min_worker=2&max_worker=2&synchronous=true"
+        served = server.head.engine.services["upper"]
+        with ThreadPoolExecutor(1) as pool:
+            scaling = pool.submit(manage, server, "PUT", path)
+            until(lambda: any(one.is_ready for one in server.head.engine.everything if one is not served))
+            (tmp_path / "upper" / "fail").touch()
+            assert scaling.result() == (206, {"status": "Workers scaling in progress..."})
+        assert ask(server, "POST", "/predictions/upper", b"abc")[::2] == (200, b"ABC")
+        assert ask(server, "GET", "/ping")[0] == 500
+        (described,) = manage(server, "GET", "/models/upper")[1]
+        assert (described["minWorkers"], described["maxWorkers"]) == (2, 2)
 
 
 THEIRS = {"code", "type", "message"}

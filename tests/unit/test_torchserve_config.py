@@ -21,6 +21,7 @@ PROPERTIES = """
 inference_address=http://0.0.0.0:9080
 management_address = http://127.0.0.1:9081
 grpc_inference_port=7070
+grpc_management_address=127.0.0.2
 model_store=store
 load_models=a.mar,other=b.mar
 job_queue_size: 7
@@ -67,7 +68,7 @@ def test_keys_stand_for_ours(place: Path, caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level(logging.WARNING):
         server = read(place).server
     assert (server.http, server.management) == (Address("0.0.0.0", 9080), Address("127.0.0.1", 9081))
-    assert server.grpc == Address("127.0.0.1", 7070)
+    assert (server.grpc, server.grpc_management) == (Address("127.0.0.1", 7070), Address("127.0.0.2", 7071))
     assert server.model_store == str(place / "store")
     assert (server.max_body_bytes, server.requirements) == (1000, "install")
     assert server.allowed_urls == ("https://one/.*", "https://two/.*")
@@ -126,6 +127,7 @@ WRONG = [
     'models={"a": {"1.0": {"batchSize": "x"}}}',
     "keystore=a.jks",
     "grpc_inference_port=x",
+    "grpc_management_port=-1",
     "load_models=none.mar",
     "load_models=../a.mar",
     "private_key_file=key.pem",
@@ -144,6 +146,8 @@ def test_models_of_the_store(place: Path) -> None:
     assert sorted(with_models(store, ("all",)).model) == ["a", "b"]
     assert sorted(with_models(store, ("x=a.mar", "b")).model) == ["b", "x"]
     assert with_models(store, ("none",)) == store
+    with pytest.raises(InvalidInput, match="allowed_urls is empty"):
+        with_models(store, ("https://host/a.mar?x=1",))
     with pytest.raises(InvalidInput, match="no model store"):
         with_models(Settings(), ("all",))
 

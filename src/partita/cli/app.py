@@ -18,6 +18,7 @@ COMMANDS = {
     "serve": "Serve models over HTTP.",
     "bench": "Load a server, or a model in a server of its own, and measure.",
     "predict": "Run a model over a file of inputs, offline.",
+    "torchserve": "TorchServe's command line, for the scripts that start it.",
     "demo": "Profile, plan and serve small real models, and show the difference.",
 }
 INTERRUPTED = 130

@@ -1,6 +1,7 @@
 """The gRPC port: a server on the head's own loop."""
 
 import asyncio
+from collections.abc import Sequence
 
 import grpc
 import grpc.aio
@@ -17,13 +18,14 @@ from partita.protocols.grpc.schema import SERVICE
 from partita.protocols.grpc.torchserve import TorchServeGrpc
 from partita.protocols.http.listener import HttpLimits
 from partita.protocols.oip.run_settings import RunSettings
+from partita.system.addresses import Address
 from partita.system.certificates import Certificate
 
 UNLIMITED = -1
 
 
 class GrpcServer:
-    """Answers the Open Inference Protocol, TorchServe's services and health checks on one address."""
+    """Answers the Open Inference Protocol, TorchServe's services and health checks on every address."""
 
     def __init__(
         self,
@@ -47,21 +49,24 @@ class GrpcServer:
         self._loop = loop
         self._server: grpc.aio.Server | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port (a free one is chosen for 0). Raises `InvalidInput` if it is taken."""
+    async def start(self, addresses: Sequence[Address]) -> list[Address]:
+        """Listen; returns where, with a free port for 0. Raises `InvalidInput` for one that is taken."""
         server = grpc.aio.server(options=_options(self._limits), interceptors=self._interceptors)
         server.add_generic_rpc_handlers(self._handlers())
+        bound = [Address(address.host, self._bind(server, address)) for address in addresses]
+        await server.start()
+        self._server = server
+        return bound
+
+    def _bind(self, server: grpc.aio.Server, address: Address) -> int:
+        host, port = address.host, address.port
         try:
             place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             if self._tls is None:
-                bound = server.add_insecure_port(place)
-            else:
-                bound = server.add_secure_port(place, _credentials(self._tls))
+                return int(server.add_insecure_port(place))
+            return int(server.add_secure_port(place, _credentials(self._tls)))
         except RuntimeError as error:
             raise InvalidInput(f"cannot listen on {host}:{port} for gRPC: {error}") from error
-        await server.start()
-        self._server = server
-        return int(bound)
 
     async def close(self) -> None:
         """End what calls are left, and the port."""
