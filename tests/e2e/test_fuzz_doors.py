@@ -5,14 +5,18 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
 
 from partita.embedded import Server
 from partita.system.addresses import Address
-from tests import models
+from tests import http2, models
 from tests.e2e.test_fuzz import damaged, exchange
+from tests.e2e.test_grpc_torchserve import INFERENCE, only_field, predictions
+from tests.e2e.test_serve import until
 from tests.e2e.test_torchserve import TEXT, multipart, serving
 from tests.raw_client import request
 
@@ -98,12 +102,13 @@ def test_nothing_at_these_doors_is_too_much(
     check(server, caplog)
 
 
-def check(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+def check(server: Server, caplog: pytest.LogCaptureFixture, logger: str = "") -> None:
     for service in server.head.engine.services.values():
         assert service.statistics.worker_deaths == 0
         service.check()
     assert {"linear", "upper"} <= server.head.engine.services.keys()
-    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
+    errors = [r for r in caplog.records if r.levelno >= logging.ERROR and r.name.startswith(logger)]
+    assert [r.getMessage() for r in errors] == []
 
 
 def grpc_seeds() -> dict[str, list[bytes]]:
@@ -132,6 +137,18 @@ def grpc_seeds() -> dict[str, list[bytes]]:
     }
 
 
+def damaged_message(rng: random.Random, seeds: list[bytes]) -> bytes:
+    """Return a message with one to four changes in it."""
+    data = bytearray(rng.choice(seeds))
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        at = rng.randrange(len(data) + 1)
+        if rng.random() < 0.5:
+            data[at : at + rng.choice([0, 1, 1, 4])] = rng.randbytes(rng.choice([0, 1, 1, 3]))
+        else:
+            data[at : at + 1] = bytes([rng.choice([0, 1, 2, 127, 128, 255])])
+    return bytes(data)
+
+
 def test_nothing_over_grpc_is_too_much(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     grpc = pytest.importorskip("grpc")
     rng = random.Random(12)
@@ -140,15 +157,8 @@ def test_nothing_over_grpc_is_too_much(server: Server, caplog: pytest.LogCapture
         for method, seeds in grpc_seeds().items():
             call = channel.unary_unary("/" + method)
             for _ in range(ROUNDS // 3):
-                data = bytearray(rng.choice(seeds))
-                for _ in range(rng.choice([1, 1, 2, 4])):
-                    at = rng.randrange(len(data) + 1)
-                    if rng.random() < 0.5:
-                        data[at : at + rng.choice([0, 1, 1, 4])] = rng.randbytes(rng.choice([0, 1, 1, 3]))
-                    else:
-                        data[at : at + 1] = bytes([rng.choice([0, 1, 2, 127, 128, 255])])
                 try:
-                    call(bytes(data), timeout=20)
+                    call(damaged_message(rng, seeds), timeout=20)
                     seen["OK"] += 1
                 except grpc.RpcError as error:
                     seen[error.code().name] += 1
@@ -156,3 +166,66 @@ def test_nothing_over_grpc_is_too_much(server: Server, caplog: pytest.LogCapture
     assert seen["OK"] > ROUNDS / 20
     assert seen["INVALID_ARGUMENT"] > ROUNDS / 4
     check(server, caplog)
+
+
+def test_nothing_below_grpc_is_too_much(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    grpc = pytest.importorskip("grpc")
+    rng, address = random.Random(13), str(server.head.ports["grpc"])
+    seeds = [http2.call(method, messages[0]) for method, messages in grpc_seeds().items()]
+    assert all(b"grpc-status" in http2.exchange(address, seed) for seed in seeds), "they are right"
+    answered = 0
+    for _ in range(ROUNDS // 4):
+        until(lambda: is_open(address))
+        answered += bool(http2.exchange(address, damaged(rng, seeds)))
+    assert answered > ROUNDS / 40
+    with grpc.insecure_channel(address) as channel:
+        check_health = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert check_health(b"", timeout=20, wait_for_ready=True) == b"\x08\x01"
+    check(server, caplog, "partita")  # the library tells of what it cannot read itself
+
+
+def is_open(address: str) -> bool:
+    try:
+        return bool(http2.exchange(address, b""))
+    except ConnectionRefusedError:
+        return False
+
+
+WAITING = """
+    import time
+    from pathlib import Path
+
+    class Waits:
+        inputs = {"x": {"shape": [-1], "datatype": "BYTES"}}
+        outputs = {"y": {"shape": [-1], "datatype": "BYTES"}}
+
+        def infer(self, batch):
+            place = Path(__file__).parent
+            if (place / "hold").exists():
+                (place / "came").touch()
+            while (place / "hold").exists():
+                time.sleep(0.01)
+            return {"y": batch["x"]}
+"""
+
+
+def test_a_path_that_is_no_text_ends_nobodys_call(tmp_path: Path) -> None:
+    grpc = pytest.importorskip("grpc")
+    folder = tmp_path / "waits"
+    folder.mkdir()
+    (folder / "handler.py").write_text(dedent(WAITING))
+    health, predict = "grpc.health.v1.Health/Check", f"{INFERENCE}Predictions"
+    with serving(folder, grpc=LOCAL) as server:
+        address = str(server.head.ports["grpc"])
+        (folder / "hold").touch()
+        with grpc.insecure_channel(address) as channel:
+            waiting = channel.unary_unary(predict).future(predictions("waits", data=b"text"), timeout=60)
+            until((folder / "came").exists)
+            for bad in (b"\xaa", b"\xff\xfe"):
+                path = health.encode()
+                call = http2.call(health, b"").replace(path, path[: -len(bad)] + bad)
+                http2.exchange(address, call)
+                check_health = channel.unary_unary(f"/{health}")
+                assert check_health(b"", timeout=20, wait_for_ready=True) == b"\x08\x01"
+            (folder / "hold").unlink()
+            assert only_field(waiting.result()) == b"text"

@@ -62,7 +62,7 @@ class Place:
     def url(self, port: str) -> str:
         """Where a port is, which is said as soon as every model can answer."""
         until(lambda: re.search(rf" {port} on (\S+)", self.said.read_text()))
-        return re.findall(rf" {port} on (\S+)", self.said.read_text())[-1]
+        return str(re.findall(rf" {port} on (\S+)", self.said.read_text())[-1])
 
     def ask(self, port: str, path: str, body: bytes | None = None, kind: str = "") -> tuple[int, bytes]:
         headers = {}

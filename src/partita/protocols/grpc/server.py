@@ -1,7 +1,13 @@
-"""The gRPC port: a server on the head's own loop."""
+"""The gRPC port: a server on the head's own loop.
+
+The library's loop that accepts calls ends at a path that is not UTF-8, and its server with it. Then another
+one is opened in its place, while the calls that the first has taken go on.
+"""
 
 import asyncio
+import logging
 from collections.abc import Sequence
+from functools import partial
 
 import grpc
 import grpc.aio
@@ -21,7 +27,15 @@ from partita.protocols.oip.run_settings import RunSettings
 from partita.system.addresses import Address
 from partita.system.certificates import Certificate
 
+log = logging.getLogger("partita")
+
 UNLIMITED = -1
+OLD_CALLS_S = 300.0
+"""How long calls may go on that were taken by a server whose loop has ended."""
+OPEN_AGAIN_S = 0.02
+"""Between tries to open the port again."""
+_ACCEPTING = "_server_main_loop"
+"""What the library calls its loop that accepts calls."""
 
 
 class GrpcServer:
@@ -48,14 +62,25 @@ class GrpcServer:
         self._limits = limits
         self._loop = loop
         self._server: grpc.aio.Server | None = None
+        self._addresses: Sequence[Address] = ()
+        self._old: set[grpc.aio.Server] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, addresses: Sequence[Address]) -> list[Address]:
         """Listen; returns where, with a free port for 0. Raises `InvalidInput` for one that is taken."""
+        self._addresses = await self._open(addresses)
+        return list(self._addresses)
+
+    async def _open(self, addresses: Sequence[Address]) -> list[Address]:
         server = grpc.aio.server(options=_options(self._limits), interceptors=self._interceptors)
         server.add_generic_rpc_handlers(self._handlers())
         bound = [Address(address.host, self._bind(server, address)) for address in addresses]
+        others = asyncio.all_tasks()
         await server.start()
         self._server = server
+        for task in asyncio.all_tasks() - others:
+            if getattr(task.get_coro(), "__qualname__", "").endswith(_ACCEPTING):
+                task.add_done_callback(partial(self._ended, server))
         return bound
 
     def _bind(self, server: grpc.aio.Server, address: Address) -> int:
@@ -68,11 +93,42 @@ class GrpcServer:
         except RuntimeError as error:
             raise InvalidInput(f"cannot listen on {host}:{port} for gRPC: {error}") from error
 
+    def _ended(self, server: grpc.aio.Server, accepting: "asyncio.Task[None]") -> None:
+        """Nobody accepts calls any more."""
+        if server is not self._server or accepting.cancelled() or accepting.exception() is None:
+            return
+        log.warning("a call that is none of gRPC's has ended its server (%s)", accepting.exception())
+        self._server = None
+        for step in (self._open_again(), self._see_off(server)):
+            task = self._loop.create_task(step)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _open_again(self) -> None:
+        while True:
+            try:
+                await self._open(self._addresses)
+            except InvalidInput:  # the old one is about to leave it
+                await asyncio.sleep(OPEN_AGAIN_S)
+            else:
+                return
+
+    async def _see_off(self, server: grpc.aio.Server) -> None:
+        """Let the calls of a server go on that accepts none any more."""
+        self._old.add(server)
+        await asyncio.sleep(OPEN_AGAIN_S)  # it is the library that shuts it down
+        await server.stop(OLD_CALLS_S)
+        self._old.discard(server)
+
     async def close(self) -> None:
         """End what calls are left, and the port."""
-        server, self._server = self._server, None
-        if server is not None:
-            await server.stop(0)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        servers = [*self._old, *([] if self._server is None else [self._server])]
+        self._server = None
+        self._old.clear()
+        await asyncio.gather(*(server.stop(0) for server in servers))
 
     def _handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         inference = GrpcInference(self._engine, self._loop, max_body_bytes=self._limits.max_body_bytes)
