@@ -187,7 +187,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ()
     """Names that changes may be asked for by, besides ``localhost`` and addresses in numbers."""
     cors_origins: tuple[str, ...] = ()
-    """Origins (``https://app.example``) whose pages may ask, and change things with the token; ``*`` = all."""
+    """Origins (``https://app.example``) whose pages may ask, or change things with the token; ``*``: all."""
     cores: str | int | None = None
     """Which (``"0-3"``) or how many (4) CPUs the instances get; None = all that may run at once."""
     head_cores: str | None = None
