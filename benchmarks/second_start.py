@@ -51,6 +51,7 @@ def make(folder: Path) -> list[Case]:
         ("openvino", folder / "transformer.pt2", {}, False),
         ("onnxruntime", model_path("big_dense"), {"precision": "int8"}, False),
         ("onnxruntime", model_path("resnet50"), {}, False),
+        ("openvino", model_path("resnet50"), {}, False),
     ]
 
 

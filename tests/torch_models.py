@@ -87,6 +87,17 @@ class Images(torch.nn.Module):  # type: ignore[misc]
         return torch.relu(self.norm(self.conv(x))).mean((2, 3))
 
 
+class Bag(torch.nn.Module):  # type: ignore[misc]
+    """Sums rows of a table, which torch cannot export as a script."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.scores = torch.nn.EmbeddingBag(10, 3, mode="sum"), torch.nn.Linear(3, 2)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.scores(torch.relu(self.table(rows)))
+
+
 X4 = {"x": {"shape": [-1, 4], "datatype": "FP32"}}
 TWO = {**X4, "index": {"shape": [-1], "datatype": "INT64"}}
 SEQUENCES = {"x": {"shape": [-1, -1, 4], "datatype": "FP32"}}
@@ -95,6 +106,7 @@ CASES: dict[str, tuple[type[torch.nn.Module], dict[str, Any]]] = {
     "two_inputs": (TwoInputs, TWO),
     "in_place": (InPlace, X4),
     "sequences": (Sequences, SEQUENCES),
+    "bag": (Bag, {"rows": {"shape": [-1, 4], "datatype": "INT64"}}),
     "images": (Images, {"x": {"shape": [-1, 3, 12, 12], "datatype": "FP32"}}),
 }
 

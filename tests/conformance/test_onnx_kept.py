@@ -1,6 +1,7 @@
 """Optimized models that are kept: the answers are those of the model itself, bit by bit, or it is loaded."""
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from partita.core.errors import LoadFailed
 from partita.system.artefacts import kept as made_once
 from partita.testing.runtime_conformance import RuntimeConformance
-from partita.worker.runtimes import onnx_kept
+from partita.worker.runtimes import kept_models, onnx_kept
 from partita.worker.runtimes.interface import LoadRequest, Option
 from partita.worker.runtimes.onnxruntime import OnnxRuntime, load
 from partita.worker.warmup import generated_inputs
@@ -209,8 +210,8 @@ MORE: list[Callable[[Path], Path]] = [
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a cache folder of its own, where a model of any size is kept."""
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(onnx_kept, "LEAST_BYTES", 0)
-    return tmp_path / "cache" / onnx_kept.FOLDER
+    monkeypatch.setattr(kept_models, "LEAST_BYTES", 0)
+    return tmp_path / "cache" / onnx_kept.KIND
 
 
 def loaded(path: Path, **options: Option) -> OnnxRuntime:
@@ -325,7 +326,7 @@ def test_what_another_library_or_cpu_made_is_not_loaded(
 ) -> None:
     path = models.mlp(tmp_path / "model.onnx")
     loaded(path)
-    monkeypatch.setattr(onnx_kept, "instructions", lambda: frozenset({"another"}))
+    monkeypatch.setattr(kept_models, "instructions", lambda: frozenset({"another"}))
     loaded(path)
     assert len(kept(cache)) == 2
 
@@ -336,7 +337,7 @@ def test_what_was_made_before_the_machines_last_start_is_not_loaded(
     path = models.mlp(tmp_path / "model.onnx")
     loaded(path)
     (tmp_path / "boot_id").write_text("another\n")
-    monkeypatch.setattr(onnx_kept, "_BOOT_ID", tmp_path / "boot_id")
+    monkeypatch.setattr(kept_models, "_BOOT_ID", tmp_path / "boot_id")
     loaded(path)
     assert len(kept(cache)) == 2
 
@@ -345,7 +346,7 @@ def test_a_small_one_is_only_kept_to_be_shared(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = models.mlp(tmp_path / "model.onnx")
-    monkeypatch.setattr(onnx_kept, "LEAST_BYTES", 10 << 20)
+    monkeypatch.setattr(kept_models, "LEAST_BYTES", 10 << 20)
     loaded(path)
     assert not kept(cache)
     assert not loaded(path, share_weights=True).remarks
@@ -370,7 +371,7 @@ def test_weights_in_files_that_are_not_told_for_sure_are_not_kept(
     assert not kept(cache)
 
 
-@pytest.mark.parametrize("harm", ["short", "gone", "garbage", "not said of what"])
+@pytest.mark.parametrize("harm", ["short", "gone", "one bit", "garbage", "not said of what"])
 def test_what_is_broken_is_made_anew(harm: str, tmp_path: Path, cache: Path) -> None:
     path = models.linear(tmp_path / "model.onnx", inputs=64, outputs=64)
     own = loaded(path)
@@ -380,6 +381,10 @@ def test_what_is_broken_is_made_anew(harm: str, tmp_path: Path, cache: Path) -> 
         weights.unlink()
     elif harm == "short":
         weights.write_bytes(weights.read_bytes()[:100])
+    elif harm == "one bit":
+        content = bytearray(weights.read_bytes())
+        content[3] ^= 0x40
+        weights.write_bytes(bytes(content))
     elif harm == "garbage":
         place.write_bytes(b"no model")
     else:
@@ -393,11 +398,19 @@ def test_what_is_broken_is_made_anew(harm: str, tmp_path: Path, cache: Path) -> 
     assert place.read_bytes() != b"no model"
 
 
-def test_what_does_not_load_is_told(tmp_path: Path, cache: Path) -> None:
+def test_what_does_not_load_is_told_and_made_anew(tmp_path: Path, cache: Path) -> None:
     path = models.linear(tmp_path / "model.onnx", inputs=64, outputs=64)
     loaded(path)
-    kept(cache)[0].write_bytes(b"no model")
+    [place] = kept(cache)
+    place.write_bytes(b"no model")
+    record = place.with_name("files.json")
+    before, made = json.loads(record.read_text())
+    states = kept_models._state([place.with_name(name) for name, *_ in made], settle=False)
+    now = [[name, *state[1:]] for (name, *_), state in zip(made, states, strict=True)]
+    record.write_text(json.dumps([before, now]))
     assert "does not load" in loaded(path).remarks[0]
+    assert loaded(path).remarks == ()
+    assert place.read_bytes() != b"no model"
 
 
 def test_parts_of_two_models_are_never_put_together(tmp_path: Path, cache: Path) -> None:
@@ -406,7 +419,7 @@ def test_parts_of_two_models_are_never_put_together(tmp_path: Path, cache: Path)
     [place] = kept(cache)
 
     def replaced_meanwhile(file: Path, settings: object) -> str:
-        place.with_name("files.json").write_text("[]")
+        place.with_name("files.json").write_text("[[], []]")
         return "session"
 
     request = LoadRequest(path=str(path))
@@ -467,14 +480,18 @@ def test_another_who_does_not_end_is_not_waited_for_for_ever(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = models.linear(tmp_path / "model.onnx")
-    monkeypatch.setattr(onnx_kept, "_WAIT_S", 0.0)
+    monkeypatch.setattr(kept_models, "_WAIT_S", 0.0)
     remarks: list[str] = []
+
+    def opening(file: Path, settings: object) -> None:
+        raise AssertionError("another does that")
 
     def make(_: Path) -> None:
         remarks.extend(loaded(path).remarks)
 
-    boot = onnx_kept._BOOT_ID.read_text().strip()
-    made_once(cache / boot, onnx_kept._key(path, LoadRequest(path=str(path))), make)
+    boot = kept_models._BOOT_ID.read_text().strip()
+    way = onnx_kept.preparation(path, LoadRequest(path=str(path)), ort.SessionOptions, opening)
+    made_once(cache / boot, kept_models._key(path, way), make)
     assert "another process" in remarks[0]
     assert not kept(cache)
 

@@ -120,6 +120,25 @@ def test_a_branch_on_values_runs_eagerly_and_is_refused_where_one_graph_is_neede
         assert "torch.export cannot make one graph of w.pth" in str(failed)
 
 
+def test_an_export_that_fails_says_why_and_nothing_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = torch_models.script(tmp_path / "m.pt", "bag")
+    failed = refusal(path, runtime="onnxruntime")
+    assert failed.code == "load_failed"
+    assert "torch cannot export m.pt to ONNX" in str(failed)
+    assert not any(said in str(failed) for said in ("Caused by", "site-packages"))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_export_that_crashes_says_what_it_said_last(tmp_path: Path) -> None:
+    path = torch_models.weights(tmp_path / "w.pth", prefix="inner.")
+    steps = ("print('one line', flush=True)", "print('the last', flush=True)", "os._exit(7)")
+    (tmp_path / "net.py").write_text("import os\ndef build():\n    " + "\n    ".join(steps))
+    failed = refusal(path, runtime="onnxruntime", options={"factory": "net.py:build"}, inputs=X)
+    assert str(failed).endswith("exited with status 7; it said last: the last")
+
+
 @pytest.mark.parametrize(
     ("factory", "code", "reason"),
     [

@@ -177,4 +177,4 @@ def _told(inputs: Mapping[str, object]) -> str:
 
 
 def _has_images(signature: Signature) -> bool:
-    return any(len(spec.shape) >= _IMAGE_AXES for spec in signature.inputs)
+    return any(len(spec.shape) == _IMAGE_AXES for spec in signature.inputs)

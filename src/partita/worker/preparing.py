@@ -23,6 +23,7 @@ from partita.worker.runtimes.interface import LoadRequest
 
 FOLDER = "prepared"
 _ERROR, _SCRATCH = "error.json", "scratch"
+_LONGEST_LINE = 300
 _LIBRARIES_OF_THE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 _MAKERS = {
     "compiled": "partita.worker.runtimes.torch_compile",
@@ -99,7 +100,8 @@ def _run(kind: str, request: LoadRequest, folder: Path) -> None:
     finished = subprocess.run(
         [sys.executable, "-P", "-c", code, kind, str(folder), str(os.getpid())],
         input=msgspec.json.encode(request),
-        stdout=2,
+        stdout=subprocess.PIPE,  # libraries tell at length what they do, and why they cannot
+        stderr=subprocess.STDOUT,
         env=env,
         check=False,
     )
@@ -111,9 +113,15 @@ def _run(kind: str, request: LoadRequest, folder: Path) -> None:
     except (OSError, msgspec.DecodeError):
         raise LoadFailed(
             f"{request.file.name} could not be made into {kind}: the process that tried exited with status "
-            f"{finished.returncode}"
+            f"{finished.returncode}{_last_line(finished.stdout)}"
         ) from None
     raise _CLASSES.get(failure.code, LoadFailed)(failure.reason)
+
+
+def _last_line(output: bytes) -> str:
+    """Return what a process said last, as the end of a sentence."""
+    lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
+    return f"; it said last: {lines[-1][-_LONGEST_LINE:]}" if lines else ""
 
 
 def _fail(folder: str, code: str, reason: str) -> None:

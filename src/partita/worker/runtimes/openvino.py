@@ -1,6 +1,7 @@
 """OpenVINO on CPU cores: ``.onnx`` files, its own ``.xml`` with its weights, and exported torch models."""
 
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,7 @@ from numpy.typing import NDArray
 
 from partita.core.errors import InferenceFailed, InvalidInput, LoadFailed
 from partita.core.formats import CALIBRATION
-from partita.core.tensors import DYNAMIC, DataType, Signature, TensorSpec
-from partita.worker.runtimes.axes import batch_axis
+from partita.core.tensors import Signature
 from partita.worker.runtimes.interface import Batch, LoadRequest
 from partita.worker.runtimes.onnx_export import OPTIONS, onnx_file
 from partita.worker.runtimes.onnx_int8 import int8_file
@@ -20,24 +20,12 @@ from partita.worker.runtimes.onnx_int8 import int8_file
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 import openvino as ov  # noqa: E402
 
-_DATATYPES = {
-    "boolean": DataType.BOOL,
-    "u8": DataType.UINT8,
-    "u16": DataType.UINT16,
-    "u32": DataType.UINT32,
-    "u64": DataType.UINT64,
-    "i8": DataType.INT8,
-    "i16": DataType.INT16,
-    "i32": DataType.INT32,
-    "i64": DataType.INT64,
-    "f16": DataType.FP16,
-    "bf16": DataType.BF16,
-    "f32": DataType.FP32,
-    "f64": DataType.FP64,
-}
+from partita.worker.runtimes.openvino_kept import Imported, kept_network  # noqa: E402
+from partita.worker.runtimes.openvino_signature import signature_of  # noqa: E402
+
 HINTS = ("latency", "throughput", "none")
 PRECISIONS = ("f32", "bf16", "f16", "int8")
-_OPTIONS = ("batched", CALIBRATION, "denormals_as_zero", "hint", "precision", "streams")
+_OPTIONS = ("batched", CALIBRATION, "denormals_as_zero", "hint", "keep_optimized", "precision", "streams")
 
 
 def load(request: LoadRequest) -> "OpenVino":
@@ -48,14 +36,36 @@ def load(request: LoadRequest) -> "OpenVino":
     if not path.is_file():
         raise InvalidInput(f"there is no file {request.path}")
     core = ov.Core()
+    kept, remark = _kept(path, request, core, settings)
+    compiled, content = kept or (_compiled(path, core, settings), None)
+    return OpenVino(
+        compiled,
+        signature_of(compiled, request),
+        int(request.option("streams", 1)),
+        content=content,
+        remarks=(remark,) if remark else (),
+    )
+
+
+def _kept(
+    path: Path, request: LoadRequest, core: Any, settings: Mapping[str, Any]
+) -> tuple[Imported | None, str]:
+    """Return what is kept, compiled, with the memory that it lies in, and otherwise why there is none."""
+    if not request.option("keep_optimized", True):
+        return None, ""
     try:
-        model = core.read_model(path)
-        compiled = core.compile_model(model, "CPU", settings)
+        return kept_network(path, request, core, settings), ""
+    except (OSError, RuntimeError) as error:  # no home folder
+        return None, f"the optimized model is not kept: {_short(error)}"
+
+
+def _compiled(path: Path, core: Any, settings: Mapping[str, Any]) -> Any:
+    try:
+        return core.compile_model(core.read_model(path), "CPU", dict(settings))
     except MemoryError:
         raise
     except Exception as error:
         raise LoadFailed(f"OpenVINO cannot load {path.name}: {_short(error)}") from error
-    return OpenVino(compiled, _signature(compiled, request), int(request.option("streams", 1)))
 
 
 def _file(request: LoadRequest) -> Path:
@@ -74,8 +84,18 @@ class OpenVino:
 
     version: str = metadata.version("openvino")
 
-    def __init__(self, compiled: Any, signature: Signature, streams: int) -> None:
+    def __init__(
+        self,
+        compiled: Any,
+        signature: Signature,
+        streams: int,
+        *,
+        content: NDArray[Any] | None = None,
+        remarks: tuple[str, ...] = (),
+    ) -> None:
         self.signature = signature
+        self.remarks = remarks
+        """What went otherwise than usual, and did no harm."""
         self._compiled = compiled
         self._requests = [compiled.create_infer_request() for _ in range(streams)]
         self._inputs = {
@@ -83,6 +103,8 @@ class OpenVino:
             for spec, port in zip(signature.inputs, compiled.inputs, strict=True)
         }
         self._outputs = list(zip((spec.name for spec in signature.outputs), compiled.outputs, strict=True))
+        self._content = content
+        """The memory that weights are read from, which OpenVINO does not hold by itself."""
         self._divides = streams > 1 and signature.batched and signature.fixed_batch is None
 
     @property
@@ -165,41 +187,6 @@ def _settings(request: LoadRequest) -> dict[str, Any]:
     if "denormals_as_zero" in request.options:
         settings["CPU_DENORMALS_OPTIMIZATION"] = request.option("denormals_as_zero", False)
     return settings
-
-
-def _signature(compiled: Any, request: LoadRequest) -> Signature:
-    inputs, outputs = compiled.inputs, compiled.outputs
-    batched, fixed = batch_axis([_axes(port) for port in inputs], [_axes(port) for port in outputs])
-    if "batched" in request.options:
-        batched = request.option("batched", True)
-        fixed = fixed if batched else None
-    skip = 1 if batched else 0
-    return Signature(
-        inputs=tuple(_spec(port, f"input_{i}", skip) for i, port in enumerate(inputs)),
-        outputs=tuple(_spec(port, f"output_{i}", skip, _sink(port)) for i, port in enumerate(outputs)),
-        batched=batched,
-        fixed_batch=fixed,
-    )
-
-
-def _axes(port: Any) -> list[int | str | None]:
-    return [int(axis.get_length()) if axis.is_static else None for axis in port.get_partial_shape()]
-
-
-def _sink(port: Any) -> str:
-    """Return what a model's file calls an output; the tensor has other names, too, where it is a copy."""
-    name: str = port.get_node().get_friendly_name()
-    return name.partition("/sink_port_")[0]
-
-
-def _spec(port: Any, unnamed: str, skip: int, sink: str = "") -> TensorSpec:
-    kind = port.get_element_type().get_type_name()
-    names = port.get_names()
-    name = sink if sink in names else port.get_any_name() if names else unnamed
-    if kind not in _DATATYPES:
-        raise LoadFailed(f"tensor {name!r} has type {kind}, which requests cannot carry")
-    axes = _axes(port)[skip:]
-    return TensorSpec(name, _DATATYPES[kind], tuple(DYNAMIC if not isinstance(a, int) else a for a in axes))
 
 
 def _short(error: Exception) -> str:

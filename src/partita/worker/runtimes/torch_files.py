@@ -80,8 +80,8 @@ def load_weights(path: Path, *, may_unpickle: bool) -> Any:
 
 
 def short(error: BaseException) -> str:
-    """Return the first lines of a message: torch's go on with hints and stack traces."""
-    text = " ".join(str(error).split())
+    """Return the first lines of a message: torch's go on with hints, its own state and stack traces."""
+    text = " ".join(str(error).partition("[Caused by")[0].split())
     return (text[:300] + " …" if len(text) > 300 else text) or type(error).__name__
 
 
