@@ -46,11 +46,13 @@ CHANGES: dict[str, tuple[Candidate, ...]] = {
         Candidate(runtime="onnxruntime", options={"arena": False}),
         Candidate(runtime="onnxruntime", options={"optimization": "extended"}),
         Candidate(runtime="onnxruntime", options={"denormals_as_zero": True}),
+        Candidate(runtime="onnxruntime", options={"all_rows": True}),
     ),
     "openvino": (
         Candidate(runtime="openvino", process=PLAIN),
         Candidate(runtime="openvino", options={"hint": "throughput"}),
         Candidate(runtime="openvino", options={"streams": 2}),
+        Candidate(runtime="openvino", options={"all_rows": True}),
     ),
     "torch-script": (
         Candidate(runtime="torch-script", process=PLAIN),

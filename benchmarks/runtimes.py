@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -64,7 +65,7 @@ class Rival:
 class Contest:
     """What came of one batch size.
 
-    `most` is the ratio of the fat worker's least time to what the cores' arithmetic would allow.
+    `most` is the ratio of the fat worker's median time to what the cores' arithmetic would allow.
     """
 
     found: Comparison
@@ -123,7 +124,7 @@ def contest(
             about = f"{name}, B = {batch}, {ours.source.runtime} {plan}"
             found = _compared(about, our_race, plan, fat_race, fat, alternations, pairs)
             if found is not None:
-                most = min(found.b) / least_ms(name, batch, best_rate())
+                most = median(found.b) / least_ms(name, batch, best_rate())
                 comparisons[batch] = Contest(found=found, plan=plan, most=most)
                 print(f"{found}; at most {most:.2f}", flush=True)
     return _figures(name, ours, comparisons, torch_only=torch_only) if comparisons else []

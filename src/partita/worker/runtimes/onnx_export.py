@@ -1,6 +1,7 @@
 """A torch model as an ``.onnx`` file, made once and kept: how it reaches ONNX Runtime and OpenVINO."""
 
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from partita.worker.runtimes.interface import LoadRequest
 
 KIND = "onnx"
 FILE = "model.onnx"
-OPTIONS = (FACTORY, "output_names", "unpickle_may_run_code")
+ALL_ROWS = "all_rows"
+OPTIONS = (ALL_ROWS, FACTORY, "output_names", "unpickle_may_run_code")
 """What may be set of a model that is exported, whatever executes it then."""
 _OPSET = 17
+_FORM = 2
+"""Counts what is done to a file once it is exported: one of another form is made anew."""
 _SIZES = ((2, 64), (3, 48))
 """Two runs, (items, size of free axes), show which axes of the outputs differ."""
 
@@ -28,7 +32,7 @@ def onnx_file(request: LoadRequest) -> Path:
         return request.file
     about = {key: value for key, value in request.options.items() if key in (*OPTIONS, "batched")}
     only = LoadRequest(path=request.path, model=request.model, options=about, inputs=request.inputs)
-    return prepared(KIND, only, _versions()) / FILE
+    return prepared(KIND, only, _versions(), _FORM, find_spec("onnx") is not None) / FILE
 
 
 def make(request: LoadRequest, folder: Path) -> None:
@@ -44,6 +48,8 @@ def make(request: LoadRequest, folder: Path) -> None:
                 _export_script(request, folder / FILE)
             else:
                 _export_program(request, folder / FILE)
+        if not request.option(ALL_ROWS, False):
+            _narrow(folder / FILE)
     except (MemoryError, ModuleNotFoundError):
         raise
     except Exception as error:
@@ -54,6 +60,23 @@ def _versions() -> str:
     from importlib import metadata
 
     return metadata.version("torch")
+
+
+def _narrow(file: Path) -> None:
+    """Leave out the rows that nobody reads. Where that cannot be done, the model is executed as it is."""
+    try:
+        import onnx
+
+        from partita.worker.runtimes.onnx_narrow import narrow
+    except ModuleNotFoundError:  # torch exports its scripts without it
+        return
+    try:
+        model = onnx.load(file, load_external_data=False)
+        products = narrow(model)
+    except (RuntimeError, ValueError):  # shapes that do not go together, a file of 2 GiB
+        return
+    if products:
+        onnx.save(model, file)
 
 
 def _export_program(request: LoadRequest, file: Path) -> None:
