@@ -42,13 +42,13 @@ def narrow(model: Any) -> int:
     if any(one.HasField("g") or one.graphs for node in graph.node for one in node.attribute):
         return 0  # inner graphs read what they like
     plan = _Plan(model)
-    products = sum(graph.node[k].op_type == "MatMul" for k in plan.narrowed)
+    products = [k for k in plan.narrowed if graph.node[k].op_type == "MatMul"]
     if products:
         nodes = list(_Rewriting(plan).nodes())
         del graph.node[:], graph.value_info[:]
         graph.node.extend(nodes)
         _drop_unused(graph)
-    return products
+    return len(products)
 
 
 class _Plan:
