@@ -63,7 +63,7 @@ BLOCK_S = 1.0
 """Answers of so long a time are drawn together: what slows one of them slows its neighbours, too."""
 DRAWS = 1000
 QUICK_TIMES = Times(budget_s=15.0, window_s=8.0, most_s=45.0)
-FULL_TIMES = Times(budget_s=30.0, window_s=20.0, most_s=90.0)
+FULL_TIMES = Times(budget_s=30.0, window_s=20.0, most_s=120.0)
 
 
 class Profiled:

@@ -31,6 +31,16 @@ from partita.system.cpus import read_topology
 log = logging.getLogger("partita")
 
 LOG_EVERY_S = 5.0
+BESIDE_TOLERANCE = 0.05
+"""Plausible regret of plans at which measuring beside traffic ends: going on costs those who are served."""
+BESIDE_CLIP = 1.5
+"""Beside traffic an execution is often disturbed."""
+BESIDE_WARM_UP = 2
+BESIDE_ITERATIONS = 20
+"""Of a visit: each is a turn that somebody pays for, and plans differ by more than a hundred would tell."""
+LEAST_BATCH = 8
+BESIDE_GAIN = 0.03
+"""Large batches hold the cores for long, and are worth that only where they gain something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +125,35 @@ def is_complete(
     return profile is not None and _covers(profile, len(fullest_socket(topology, cores)), source.max_batch)
 
 
+def is_telling(profile: Profile, cores: int, max_batch: int) -> bool:
+    """Whether plans from a profile that was not finished are to be trusted more than the safe one.
+
+    Every thread count has been measured up to `LEAST_BATCH`, or to where larger batches gain nothing: else
+    a plan can be made only of what happened to be measured first.
+    """
+    return all(_reaches(profile, threads, min(max_batch, LEAST_BATCH)) for threads in range(1, cores + 1))
+
+
+def _reaches(profile: Profile, threads: int, batch: int) -> bool:
+    each_ms = [(b, point.mean_ms / b) for (t, b), point in profile.points.items() if t == threads]
+    if not each_ms or each_ms[-1][0] >= batch:
+        return bool(each_ms)
+    return len(each_ms) > 1 and each_ms[-1][1] > (1.0 - BESIDE_GAIN) * each_ms[-2][1]
+
+
 def assignment(
     source: ModelSource, cores: tuple[int, ...], topology: Topology, budget_s: float
 ) -> Assignment:
     """Return what is to be measured of a model in a process of its own; reads the model's files."""
     return Assignment(
-        settings=_settings(source, cores, topology, Measuring(budget_s=budget_s)),
+        settings=replace(
+            _settings(source, cores, topology, Measuring(budget_s=budget_s)),
+            tolerance=BESIDE_TOLERANCE,
+            clip=BESIDE_CLIP,
+            warm_up=BESIDE_WARM_UP,
+            most_iterations=BESIDE_ITERATIONS,
+            least_gain=BESIDE_GAIN,
+        ),
         kept=cached_path(_folder(), _provenance(source, topology)),
     )
 

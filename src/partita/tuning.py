@@ -18,12 +18,14 @@ from partita.core.topology import Topology
 from partita.deploy import plan_for, suited, within
 from partita.engine.call_sample import CallSample
 from partita.engine.engine import Engine
+from partita.engine.measuring import MeasuringFailed
 from partita.engine.service import Service
 from partita.engine.switching import Outcome
 from partita.engine.tuning_report import TuningReport, TuningState
 from partita.machines.tuning_pace import PaceRules
-from partita.profiles import assignment, is_complete
+from partita.profiles import assignment, is_complete, is_telling
 from partita.profiling.beside import encode_assignment
+from partita.profiling.runner import fullest_socket
 from partita.profiling.store import decode
 from partita.sources import ModelSource
 from partita.system.clock import SystemClock
@@ -149,8 +151,11 @@ class Tuning:
                     assignment(source, cores, self._adaptation.topology, self._budget_s)
                 )
             )
-            profile = await self._engine.measure(service, encoded, self._rules, report, calls)
-            await self._serve_by(service, source, decode(profile, Path("the measured profile")))
+            measured = await self._engine.measure(service, encoded, self._rules, report, calls)
+            profile = decode(measured, Path("the measured profile"))
+            if profile.finished is None and not self._is_telling(profile, source, cores):
+                raise MeasuringFailed("its time was up before enough was known to choose a plan by")
+            await self._serve_by(service, source, profile)
             report.state, report.left_s = TuningState.FINISHED, 0.0
         except asyncio.CancelledError:
             report.state = TuningState.STOPPED
@@ -161,6 +166,10 @@ class Tuning:
         finally:
             if calls is not None:
                 calls.close()
+
+    def _is_telling(self, profile: Profile, source: ModelSource, cores: tuple[int, ...]) -> bool:
+        widest = fullest_socket(self._adaptation.topology, cores)
+        return is_telling(profile, len(widest), source.max_batch)
 
     async def _calls(self, service: Service) -> SharedMemory | None:
         """Return the calls that were kept of an archive, in memory of their own; nobody else keeps them."""

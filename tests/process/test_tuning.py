@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from partita.embedded import Server
 from partita.engine.engine import Deployment
 from partita.engine.guest import Guest
 from partita.engine.instance import ModelLaunch
-from partita.engine.measuring import Measuring
+from partita.engine.measuring import Measuring, MeasuringFailed
 from partita.engine.service import Service, ServiceSettings
 from partita.engine.tuning_report import TuningReport, TuningState
 from partita.machines.dispatcher import BatchingRules
@@ -216,6 +216,58 @@ def test_a_turn_that_is_asked_for_while_measuring_ends_is_not_begun(
     run(main)
 
 
+KNOWS = """
+import socket, sys
+from partita.system.channels import Channel
+from partita.wire.tuning import Measured, encode
+
+channel = Channel(socket.socket(fileno=int(sys.argv[-1])))
+channel.receive()
+channel.send(encode(Measured(points=POINTS, elapsed_s=0.0, left_s=1.0, profile=PROFILE)))
+channel.receive()
+"""
+"""A measuring process that says what it knows, and never ends."""
+
+
+@pytest.mark.parametrize("known", [b"", b"all that is known"])
+def test_measuring_that_never_ends_is_over_when_its_time_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bytes
+) -> None:
+    script = tmp_path / "knows.py"
+    script.write_text(KNOWS.replace("PROFILE", repr(known)).replace("POINTS", "3"))
+    monkeypatch.setattr("partita.engine.measuring.MEASURING_ARGV", (sys.executable, str(script)))
+    launch = tricky(tmp_path)
+
+    async def main() -> None:
+        async with engine() as made:
+            service = add(made, launch, plan(1, cores=[(CORES[0],)]))
+            await service.until_ready()
+            report, rules = TuningReport(budget_s=1000.0, left_s=1.0), PaceRules(max_slowdown=100.0)
+            measuring = Measuring(
+                service,
+                99,
+                made.leases,
+                rules,
+                report,
+                loop=asyncio.get_running_loop(),
+                clock=SystemClock(),
+                spawner=made._spawner,
+            )
+            task = asyncio.create_task(measuring.run(b""))
+            await until(lambda: report.points)
+            measuring._ends_s = 0.0
+            if known:
+                assert await asyncio.wait_for(task, LIMIT_S) == known
+            else:
+                with pytest.raises(MeasuringFailed, match="no time"):
+                    await asyncio.wait_for(task, LIMIT_S)
+            assert not measuring._guest.is_busy
+            (y,) = await ask(service, xy(3)).result()
+            assert y[0, 0] == 7
+
+    run(main)
+
+
 def wait_for(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
     deadline_s = time.monotonic() + limit_s
     while not condition():
@@ -387,19 +439,47 @@ def test_tuning_that_is_stopped_leaves_nothing_and_goes_on_at_the_next_start(
     assert means, before
 
 
+SLOW = """
+import time
+
+class Model:
+    inputs = {"x": {"shape": [-1, 2], "datatype": "FP32"}}
+    outputs = {"y": {"shape": [-1, 2], "datatype": "FP32"}}
+
+    def infer(self, batch):
+        time.sleep(0.02 * len(batch["x"]))
+        return {"y": batch["x"]}
+"""
+"""One that is not measured to its end in a moment, so that whoever is to be killed is there still."""
+
+
+def measuring_among(pids: list[int]) -> list[int]:
+    """Return those of these processes that measure."""
+    found = []
+    for pid in pids:
+        with suppress(OSError):  # it has just ended
+            if b"partita.profiling" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
 def test_a_measuring_process_that_is_killed_leaves_the_model_with_its_plan(tmp_path: Path, mark: str) -> None:
-    path = models.mlp(tmp_path / "m.onnx")
-    with serving(path) as server:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "handler.py").write_text(SLOW)
+    with serving(folder) as server:
         service = server.head.engine.service("m")
         workers = {instance.pid for instance in service.member.instances.values()}
         wait_for(lambda: (server.head.adaptation.tuning("m") or {"points": 0})["points"])
-        for pid in marked(mark):
-            if b"partita.profiling" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: state(server) == TuningState.FAILED)
-        assert "status -9" in server.head.adaptation.tuning("m")["reason"]  # type: ignore[index]
+        (measuring,) = measuring_among(marked(mark))
+        os.kill(measuring, signal.SIGKILL)
+        wait_for(lambda: state(server) in (TuningState.FAILED, TuningState.FINISHED))
+        shown = server.head.adaptation.tuning("m")
+        assert shown is not None
+        assert (shown["state"], "status -9" in shown["reason"]) == (TuningState.FAILED, True), shown
         wait_for(lambda: set(workers_among(marked(mark))) == workers)
-        assert server.predict("m", np.zeros((1, 64), np.float32))["y"].shape == (1, 10)
+        x = np.ones((1, 2), np.float32)
+        assert np.array_equal(server.predict("m", x)["y"], x)
         assert next(count(service.statistics.failures)) == 0
 
 

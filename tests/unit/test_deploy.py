@@ -120,6 +120,17 @@ def test_at_most_one_core_is_left_to_the_head_and_none_beside_its_own(
         assert sum(i.threads for i in planner.plan(8, 8 - alone).instances) == 8 - alone
 
 
+def test_no_core_is_left_where_nothing_is_known_yet_of_instances_that_fit_the_others(tmp_path: Path) -> None:
+    """As after a tuning that was stopped when it had measured one point: the server is to start again."""
+    begun = Profile([ProfilePoint(threads=2, batch=1, mean_ms=0.05)])
+    assert worker_cores(begun, 2) == 2
+    assert worker_cores(begun, 3) == 2
+    source = ModelSource(name="m", path=linear(tmp_path / "m.onnx"), runtime="onnxruntime")
+    topology = Topology(cpus=tuple(LogicalCpu(socket=0, node=0, core=n, cpu=n) for n in range(2)))
+    (made,) = deployments([source], ServerSettings(), topology, lambda *_: begun)
+    assert [one.threads for one in made.plan.instances] == [2]
+
+
 def test_of_a_model_without_a_profile_the_workers_get_all_cores() -> None:
     assert worker_cores(None, 4) == 4
     assert worker_cores(Profile([]), 4) == 4

@@ -86,6 +86,43 @@ def test_large_batches_that_cannot_help_are_not_measured() -> None:
     assert len(sampler.samples) <= 4 * 7
 
 
+def test_larger_batches_than_one_that_gains_nothing_are_left_out() -> None:
+    settings = SamplerSettings(cores=2, max_batch=32, least_gain=0.03)
+    sampler = LazySampler(settings, budget_s=1e9)
+    table = {(1, b): 1.0 * b for b in settings.sizes}
+    table |= {(2, b): 0.6 * b**0.9 for b in settings.sizes}
+    drive(sampler, table)
+    assert {batch for threads, batch in sampler.samples if threads == 1} <= {1, 2}
+    assert {batch for threads, batch in sampler.samples if threads == 2} >= {1, 2, 4, 8}
+
+
+def test_a_budget_that_loading_ate_up_still_looks_at_every_thread_count() -> None:
+    settings = SamplerSettings(cores=2, max_batch=32, start_s=1.2)
+    latency_ms = {
+        1: (0.42, 0.75, 1.35, 2.5, 4.8, 9.4),
+        2: (0.40, 0.58, 0.85, 1.35, 2.3, 4.4),
+    }
+    sampler = LazySampler(settings, budget_s=6.0)
+    left_s, begun = 6.0 - settings.start_s, {2}
+    while (measure := sampler.next(left_s)) is not None:
+        left_s -= 0.0 if measure.threads in begun else settings.start_s
+        begun.add(measure.threads)
+        mean_ms = latency_ms[measure.threads][settings.sizes.index(measure.batch)]
+        left_s -= 30 * mean_ms / 1e3
+        noisy = Sample(iterations=20, mean_ms=mean_ms, variance=(0.3 * mean_ms) ** 2)
+        sampler.record(measure.threads, measure.batch, noisy)
+    assert {(2, 2), (2, 4), (2, 8), (1, 2), (1, 4), (1, 8)} <= set(sampler.samples)
+
+
+def test_one_disturbed_iteration_does_not_settle_the_mean() -> None:
+    run = PointRun(IterationRule(max_iterations=20, relative_error=0.0, clip=1.5))
+    for k in range(20):
+        run.record(100.0 if k == 10 else 1.0)
+    assert run.sample.mean_ms == pytest.approx(1.025)
+    assert run.timed_ms == pytest.approx(119.0)
+    assert run.iterations == 20
+
+
 def test_a_noisy_point_that_a_plan_rests_on_is_measured_again() -> None:
     settings = SamplerSettings(cores=2, max_batch=1)
     sampler = LazySampler(settings, budget_s=1e9)

@@ -43,6 +43,9 @@ MEASURING_ARGV = (sys.executable, "-P", "-m", "partita.profiling")
 SAMPLE_S = 0.1
 SETTLE_SAMPLES = 10
 _END_S = 2.0
+WALL = 3.0
+"""Times its budget after which it ends, whatever waiting for others has left of it, but at the least:"""
+LEAST_WALL_S = 90.0
 _PHASES = {
     Phase.IDLE: TuningState.IDLE,
     Phase.RESTING: TuningState.RESTING,
@@ -92,11 +95,15 @@ class Measuring:
         self._unsettled = SETTLE_SAMPLES if service.statistics.in_flight() else 0
         """Samples that still tell of what prepared this, and not of the traffic alone."""
         self._pacer: Pacer | None = None
+        self._latest = b""
+        """The profile as far as it is known."""
+        self._ends_s = clock.now_s() + max(WALL * report.budget_s, LEAST_WALL_S)
 
     async def run(self, assignment: bytes, calls: SharedMemory | None = None) -> bytes:
         """Return the profile as its store writes it; `calls` are what an archive is measured with.
 
-        Nothing is begun before it is known how soon answers come without it. Raises `MeasuringFailed`.
+        Nothing is begun before it is known how soon answers come without it. When time is up it is
+        what is known by then. Raises `MeasuringFailed`.
         """
         latencies = self._service.statistics.latencies
         latencies.fold()  # those of before say nothing of how it is now
@@ -104,7 +111,8 @@ class Measuring:
         self._sample()
         try:
             await self._rested.wait()
-            self._begin_process(assignment, calls)
+            if not self._outcome.done():
+                self._begin_process(assignment, calls)
             return await self._outcome
         finally:
             await self._end()
@@ -212,6 +220,7 @@ class Measuring:
             case Measured():
                 report.points, report.left_s = message.points, message.left_s
                 report.measured_s = message.elapsed_s
+                self._latest = message.profile or self._latest
             case Note():
                 log.info("%s, while it is measured: %s", self._service.name, message.text)
             case Finished() if not self._outcome.done():
@@ -252,6 +261,19 @@ class Measuring:
             self._pace.held(self._clock.now_s(), turn.ran_s)
         self._send(Spent(turn.waited_s, turn.stopped_s, turn.stops))
 
+    def _time_is_up(self) -> None:
+        """End with what is known."""
+        self._rested.set()
+        if self._outcome.done():
+            return
+        if self._latest:
+            log.info(
+                "%s: it is measured no longer: there was little time beside its traffic", self._service.name
+            )
+            self._outcome.set_result(self._latest)
+        else:
+            self._fail("there was no time to measure anything beside the traffic")
+
     def _mode(self, want: Want) -> Mode:
         if self._leases.has_guests_beside(self._number, want.cores):
             return Mode.WAIT  # a worker loads: that comes first
@@ -277,6 +299,8 @@ class Measuring:
         self._pace.observe(self._clock.now_s(), new_s, queued=queued, depth=depth)
         if self._want is not None and self._guest.is_busy:
             self._guest.use(self._mode(self._want))
+        if self._clock.now_s() >= self._ends_s:
+            self._time_is_up()
         pace, report = self._pace, self._report
         if pace.phase is not Phase.RESTING:
             self._rested.set()

@@ -16,9 +16,12 @@ def worker_cores(profile: Profile | None, cores: int, *, leaves_core: bool = Tru
     `leaves_core` says whether one may be: of several models none leaves one, since each would.
 
     When all cores are busy with requests of one item, h ÷ (h + w) of their time is the head's: h is
-    what a request costs it, w the least core time that an item costs a worker.
+    what a request costs it, w the least core time that an item costs a worker. A profile that was not
+    measured to its end may know of no instance that fits the others: then none is left.
     """
     if profile is None or not profile.points or cores < 2 or not leaves_core:
+        return cores
+    if min(profile.threads) > cores - 1:
         return cores
     item_ms = min(p.threads * p.mean_ms / p.batch for p in profile.points.values())
     head_cores = cores * HEAD_REQUEST_MS / (HEAD_REQUEST_MS + item_ms)

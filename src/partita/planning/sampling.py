@@ -11,6 +11,7 @@ single iterations differ, and so how well a mean is known, is learnt from all po
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from types import MappingProxyType
 
 import numpy as np
@@ -31,6 +32,8 @@ _UNKNOWN_GAIN = 0.3
 _DISCOUNT = 0.7
 """A first look is worth it unless the point is slower per item than a smaller one by more than this."""
 _TYPICAL_ITERATIONS = 6
+LEAST_LOOK_S = 0.1
+"""A first look may take so long, however little time there is."""
 _REVISIT_GAIN = 1.25
 """Each later visit narrows the standard error by this factor."""
 
@@ -60,11 +63,13 @@ class SamplerSettings:
     )
     again: IterationRule = field(default_factory=lambda: IterationRule(min_iterations=1))
     look_share: float = 0.2
-    """Of the budget, for first looks."""
+    """For first looks, of what is left of the budget when every thread count has its first point."""
     look_limit: float = 0.01
-    """Of the budget, for one first look."""
+    """Of the budget, for one first look, where that is more than an even share of the time for all."""
     always_look: float = 0.003
     """Of the budget: a look that costs less needs no promise."""
+    least_gain: float = -inf
+    """Per item, as a fraction: larger batches than one that gained less on the one below are left out."""
     start_s: float = 0.0
     """What the first point of a thread count costs beforehand: its worker must load."""
 
@@ -110,6 +115,8 @@ class LazySampler:
         self._variance = np.full(shape, np.nan)
         self._failed: NDArray[np.bool_] = np.zeros(shape, dtype=bool)
         self._samples: dict[tuple[int, int], Sample] = {}
+        self._after_loading_s: float | None = None
+        """What was left of the budget when every thread count had its first point, and so had loaded."""
         self._solver = FrontierSolver(
             cores=settings.cores, sizes=settings.sizes, max_items=settings.max_items
         )
@@ -129,6 +136,16 @@ class LazySampler:
         self._mean_ms[at] = sample.mean_ms
         self._iterations[at] = sample.iterations
         self._variance[at] = sample.variance / sample.mean_ms**2
+        self._leave_out(*at)
+
+    def _leave_out(self, row: int, column: int) -> None:
+        """Look at no larger batches where this one is hardly better than that below: it is used instead."""
+        sizes = self._settings.sizes
+        if column == 0 or np.isnan(self._mean_ms[row, column - 1]):
+            return
+        each = self._mean_ms[row, column] / sizes[column]
+        if each > (1.0 - self._settings.least_gain) * self._mean_ms[row, column - 1] / sizes[column - 1]:
+            self._failed[row, column + 1 :] |= np.isnan(self._mean_ms[row, column + 1 :])
 
     def fail(self, threads: int, batch: int) -> None:
         """Take that the point cannot be run: it, and larger batches with as many threads, are left out."""
@@ -140,7 +157,19 @@ class LazySampler:
             return None
         guess, spread = plausible(self._mean_ms, self._settings.sizes)
         self._judge()
-        return self._first(guess) or self._look(guess, left_s) or self._sharpen(guess, spread, left_s)
+        first = self._first(guess)
+        if first is None and self._after_loading_s is None:
+            self._after_loading_s = left_s
+        return first or self._look(guess, left_s) or self._sharpen(guess, spread, left_s)
+
+    @property
+    def _room_s(self) -> float:
+        return self._budget_s if self._after_loading_s is None else self._after_loading_s
+
+    @property
+    def _fair_s(self) -> float:
+        """An even share for each point of the time for first looks."""
+        return max(LEAST_LOOK_S, self._settings.look_share * self._room_s / self._failed.size)
 
     def _judge(self) -> None:
         """Work out how well the mean of each point is known, by what all have shown of the noise."""
@@ -165,9 +194,9 @@ class LazySampler:
         """Return the cheapest promising point that nobody has looked at yet."""
         settings = self._settings
         cost_s = self._costs_s(guess, settings.look)
-        room_s = left_s - (1 - settings.look_share) * self._budget_s
+        room_s = left_s - (1 - settings.look_share) * self._room_s
         wanted = np.isnan(self._mean_ms) & ~self._failed & (cost_s <= room_s)
-        wanted &= cost_s <= settings.look_limit * self._budget_s
+        wanted &= cost_s <= max(settings.look_limit * self._budget_s, self._fair_s)
         sizes = np.asarray(settings.sizes)
         least = np.fmin.reduce(self._mean_ms / sizes, axis=1, initial=np.inf)[:, None]  # ms per item
         wanted &= (guess * _DISCOUNT / sizes < least) | (cost_s <= settings.always_look * self._budget_s)

@@ -1,7 +1,8 @@
 """How often one point is run: warm-up, timed iterations, and when its mean is known well enough."""
 
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
+from statistics import median
 
 from partita.planning.noise import PRIOR
 
@@ -21,6 +22,9 @@ class IterationRule:
     max_iterations: int = 100
     relative_error: float = 0.02
     timed_s: float = 2.0
+    clip: float = inf
+    """An iteration that took longer than so many times the median of its visit was disturbed by something
+    else, and counts as if it had taken that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,7 @@ class PointRun:
         self._count = 0
         self._mean = 0.0
         self._squares = 0.0
+        self._times_ms: list[float] = []
 
     @property
     def wants_warm_up(self) -> bool:
@@ -90,6 +95,16 @@ class PointRun:
     def record(self, ms: float) -> None:
         """Count one timed iteration."""
         self.timed_ms += ms
+        self._times_ms.append(ms)
+        if self._rule.clip == inf:
+            self._add(ms)
+            return
+        most_ms = self._rule.clip * median(self._times_ms)
+        self._count, self._mean, self._squares = 0, 0.0, 0.0
+        for one in self._times_ms:
+            self._add(min(one, most_ms))
+
+    def _add(self, ms: float) -> None:
         self._count += 1
         off = ms - self._mean
         self._mean += off / self._count

@@ -133,10 +133,14 @@ def _listener(kept: Path, channel: Channel) -> Listener:
     def tell(message: wire.TuningMessage) -> None:
         channel.send(wire.encode(message))
 
+    latest = b""
+
     def progress(now: Progress) -> None:
-        tell(wire.Measured(points=now.points, elapsed_s=now.elapsed_s, left_s=now.left_s))
+        tell(wire.Measured(points=now.points, elapsed_s=now.elapsed_s, left_s=now.left_s, profile=latest))
 
     def keep(profile: Profile) -> None:
+        nonlocal latest
+        latest = encode(profile)
         try:
             save(kept, profile)
         except SaveFailed as error:  # measuring is of use to this server still

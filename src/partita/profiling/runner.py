@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Protocol
 
@@ -51,6 +52,16 @@ class ProfileSettings:
     max_batch: int = 32
     budget_s: float = 300.0
     full: bool = False
+    tolerance: float = 0.01
+    """Regret of plans that is not worth measuring on for."""
+    clip: float = inf
+    """An iteration counts as no more than so many times the median of its visit."""
+    least_gain: float = -inf
+    """Per item: where a batch gains less on the one below, larger ones are not measured."""
+    warm_up: int = 10
+    """Most iterations of a visit that do not count."""
+    most_iterations: int = 100
+    """Of a visit, that count."""
     samples: Path | None = None
     """Items to measure with, from a file; for an archive calls (`profiling/calls.py`)."""
     execution_limit_s: float = 120.0
@@ -228,13 +239,18 @@ class _Session:
             sizes=sizes,
             max_items=settings.max_batch,
             start_s=self._bench.load_s,
+            tolerance=settings.tolerance,
+            least_gain=settings.least_gain,
         )
         return LazySampler(lazy, budget_s=settings.budget_s, measured=measured)
 
     def _visit(self, sampler: Sampler, measure: Measure) -> None:
         key = (measure.threads, measure.batch)
         record = self._records.get(key, PointRecord())
-        run = PointRun(measure.rule, before=record.sample if record.count else None)
+        warm_up = min(measure.rule.warm_up, self._settings.warm_up)
+        most = min(measure.rule.max_iterations, self._settings.most_iterations)
+        rule = replace(measure.rule, clip=self._settings.clip, warm_up=warm_up, max_iterations=most)
+        run = PointRun(rule, before=record.sample if record.count else None)
         try:
             while run.wants_warm_up:
                 run.record_warm_up(self._bench.run(*key).total_ms)

@@ -61,6 +61,8 @@ class Measured(TuningMessage, frozen=True, kw_only=True):
     points: int
     elapsed_s: float
     left_s: float
+    profile: bytes = b""
+    """What is known by now, as `Finished` has it."""
 
 
 class Note(TuningMessage, frozen=True):
