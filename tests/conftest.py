@@ -1,6 +1,7 @@
 """Around every test: its own cache folder, and no child process, thread, socket or memory segment left."""
 
 import compileall
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 import partita
 from tests.leaks import nothing_left_behind
 from tests.turns import turn
+
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+"""Else the library's threads begin anew in what is forked, and abort it where its files are closed."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -127,9 +127,10 @@ def program(path: Path, name: str = "linear") -> Path:
     make, said = CASES[name]
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
     examples = tuple(
-        torch.ones([2 if k == 0 else 6 if size < 0 else size for k, size in enumerate(one["shape"])])
-        if one["datatype"] == "FP32"
-        else torch.ones(2, dtype=torch.int64)
+        torch.ones(
+            [2 if k == 0 else 6 if size < 0 else size for k, size in enumerate(one["shape"])],
+            dtype=torch.float32 if one["datatype"] == "FP32" else torch.int64,
+        )
         for one in said.values()
     )
     free = tuple(

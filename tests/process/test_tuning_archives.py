@@ -31,7 +31,7 @@ def handle(data, context):
         body = bytes(row.get("body") or row.get("data"))
         if body.startswith(b"bad"):
             raise ValueError("bad")
-        for _ in range(30):
+        for _ in range(200):  # more than the head does for it: it is left no core
             answer = str(zlib.crc32(body * 200))
         answers.append(answer)
     return answers

@@ -29,7 +29,7 @@ class Growing:
     outputs = {{"y": {{"shape": [-1, 2], "datatype": "FP32"}}}}
 
     def infer(self, batch):
-        if batch["x"][:, 1].any():
+        if (batch["x"][:, 1] == 1).any():  # as no made-up item has it
             self.kept = np.ones({GROWN}, np.uint8)
         return {{"y": batch["x"]}}
 """
@@ -94,7 +94,7 @@ def test_what_a_worker_holds_is_seen_when_it_falls_asleep_too(tmp_path: Path) ->
             switcher.keep_warm([FAT, THIN], before + 2 * GROWN // 3)
             await until(lambda: switcher.handover.numbers(Stage.ASLEEP))
             await ask(service, xy(1, what=1)).result()
-            assert fat.resident_bytes >= before + GROWN
+            assert fat.resident_bytes >= before + GROWN * 9 // 10
             await service.switch(THIN).until_finished()
             assert switcher.handover.stage(fat.number) in (Stage.ENDING, None), "more than may sleep"
 
