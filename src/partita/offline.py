@@ -21,7 +21,7 @@ from partita.embedded import Answer, Server
 from partita.engine.ensemble import Ensemble
 from partita.engine.service import Service
 from partita.offline_output import Collected, Joined, Mapped
-from partita.offline_runs import Runs
+from partita.offline_runs import Runs, most_in_flight
 from partita.settings import Settings
 from partita.sources import ModelSource, find_all
 from partita.system.clock import SystemClock
@@ -130,10 +130,11 @@ def predict_with(
     arrays = {name: np.asarray(value) for name, value in inputs.items()}
     total = _length(arrays)
     service = server.head.engine.service(model)
-    most = _items_in_flight(service, arrays)
+    item_bytes = sum(array.nbytes // len(array) for array in arrays.values() if array.dtype != object)
+    most = _items_in_flight(service, item_bytes)
     step = min(segment or server.segment(model) or SEGMENT, most) if signature.batched else 1
     cut = _Cut(arrays, total, step, batched=signature.batched)
-    runs = _runs(service, step, most // step, signature.batched)
+    runs = _runs(service, step, most // step, step * item_bytes, signature.batched)
     collected: Collected = Joined(np.concatenate if signature.batched else np.stack)
     if output is not None:
         collected = Mapped(Path(output), total, batched=signature.batched)
@@ -154,20 +155,20 @@ def predict_with(
     return whole
 
 
-def _items_in_flight(service: Service, arrays: Arrays) -> int:
+def _items_in_flight(service: Service, item_bytes: int) -> int:
     """Return how many items may be in flight: what the queue takes, and half the memory for items."""
     items = service.settings.rules.max_queue_items
-    item_bytes = sum(array.nbytes // len(array) for array in arrays.values() if array.dtype != object)
     return max(1, min(items, int(_MEMORY_SHARE * service.settings.arena_bytes) // max(1, item_bytes)))
 
 
-def _runs(service: Service, step: int, most: int, batched: bool) -> Runs:
+def _runs(service: Service, step: int, most: int, segment_bytes: int, batched: bool) -> Runs:
     """Return how the segments are handed in: enough that every instance, or each of the slowest member, is
     supplied. A rule that runs in a worker gets every segment by itself, and so does a model without batches.
     """
     batches = _BATCHES_AHEAD * sum(one.spec.batch for one in service.member.instances.values())
     ahead = min(_MOST_SEGMENTS, max(2, -(-batches // step)), most)
     is_apart = isinstance(service, Ensemble) and service.group.second_stage is not None
+    most = most_in_flight(segment_bytes, ahead=ahead, most=most)
     return Runs(ahead=ahead, most=most, alone=is_apart or not batched)
 
 

@@ -8,8 +8,15 @@ RUN_S = 0.02
 items is some tenths of a millisecond."""
 LONGEST_RUN = 16
 """Segments of one request at most: the instances share them out as they do all others."""
+RUN_BYTES = 4 << 20
+"""Inputs of a request of several segments at most: next to larger ones what it costs besides is nothing."""
 RUNS_AHEAD = 3
 """One is executed, one waits, and one is on its way."""
+
+
+def most_in_flight(segment_bytes: int, *, ahead: int, most: int) -> int:
+    """Return how many segments may be in flight, of `most` that there is room for; `ahead` at the least."""
+    return max(ahead, min(most, RUNS_AHEAD * (RUN_BYTES // max(1, segment_bytes))))
 
 
 class Runs:

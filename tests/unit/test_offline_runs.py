@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.offline_runs import LONGEST_RUN, RUN_S, RUNS_AHEAD, Runs
+from partita.offline_runs import LONGEST_RUN, RUN_BYTES, RUN_S, RUNS_AHEAD, Runs, most_in_flight
 
 
 def simulate(runs: Runs, segments: int, segment_s: float) -> list[tuple[int, int]]:
@@ -67,3 +67,16 @@ def test_one_by_one_is_for_good(ahead: int) -> None:
     simulate(runs, 100, 1e-4)
     runs.one_by_one()
     assert {count for count, _ in simulate(runs, 100, 1e-4)} == {1}
+
+
+@pytest.mark.parametrize(
+    ("segment_bytes", "in_flight"),
+    [(0, 1000), (256, 1000), (RUN_BYTES // 2, 2 * RUNS_AHEAD), (RUN_BYTES + 1, 2), (RUN_BYTES * 100, 2)],
+)
+def test_large_segments_are_few_at_once_however_swift_they_are(
+    segment_bytes: int, in_flight: int
+) -> None:
+    most = most_in_flight(segment_bytes, ahead=2, most=1000)
+    assert most == in_flight
+    runs = Runs(ahead=2, most=most)
+    assert max(flying for _, flying in simulate(runs, 200, RUN_S / 1000)) <= most
