@@ -73,9 +73,7 @@ def test_one_by_one_is_for_good(ahead: int) -> None:
     ("segment_bytes", "in_flight"),
     [(0, 1000), (256, 1000), (RUN_BYTES // 2, 2 * RUNS_AHEAD), (RUN_BYTES + 1, 2), (RUN_BYTES * 100, 2)],
 )
-def test_large_segments_are_few_at_once_however_swift_they_are(
-    segment_bytes: int, in_flight: int
-) -> None:
+def test_large_segments_are_few_at_once_however_swift_they_are(segment_bytes: int, in_flight: int) -> None:
     most = most_in_flight(segment_bytes, ahead=2, most=1000)
     assert most == in_flight
     runs = Runs(ahead=2, most=most)
