@@ -19,6 +19,7 @@ class Aside:
     def start(self) -> None:
         """Take calls from now on."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"partita-{self._name}")
+        self._thread.submit(int)  # which makes the thread: else the first call would
 
     async def run(self, call: Callable[[], T]) -> T:
         """Return what the call returns. Raises what it raises."""
