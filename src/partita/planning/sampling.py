@@ -63,7 +63,7 @@ class SamplerSettings:
     )
     again: IterationRule = field(default_factory=lambda: IterationRule(min_iterations=1))
     look_share: float = 0.2
-    """For first looks, of what is left of the budget when every thread count has its first point."""
+    """Of the budget, loading not counted, for first looks."""
     look_limit: float = 0.01
     """Of the budget, for one first look, where that is more than an even share of the time for all."""
     always_look: float = 0.003
@@ -115,8 +115,6 @@ class LazySampler:
         self._variance = np.full(shape, np.nan)
         self._failed: NDArray[np.bool_] = np.zeros(shape, dtype=bool)
         self._samples: dict[tuple[int, int], Sample] = {}
-        self._after_loading_s: float | None = None
-        """What was left of the budget when every thread count had its first point, and so had loaded."""
         self._solver = FrontierSolver(
             cores=settings.cores, sizes=settings.sizes, max_items=settings.max_items
         )
@@ -157,14 +155,13 @@ class LazySampler:
             return None
         guess, spread = plausible(self._mean_ms, self._settings.sizes)
         self._judge()
-        first = self._first(guess)
-        if first is None and self._after_loading_s is None:
-            self._after_loading_s = left_s
-        return first or self._look(guess, left_s) or self._sharpen(guess, spread, left_s)
+        return self._first(guess) or self._look(guess, left_s) or self._sharpen(guess, spread, left_s)
 
     @property
     def _room_s(self) -> float:
-        return self._budget_s if self._after_loading_s is None else self._after_loading_s
+        """The budget without what loading took of it."""
+        loaded = int(np.any(~np.isnan(self._mean_ms), axis=1).sum())
+        return max(0.0, self._budget_s - loaded * self._settings.start_s)
 
     @property
     def _fair_s(self) -> float:
