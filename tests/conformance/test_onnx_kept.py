@@ -16,12 +16,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from partita.core.errors import LoadFailed
 from partita.system.artefacts import kept as made_once
-from partita.testing.runtime_conformance import RuntimeConformance
 from partita.worker.runtimes import kept_models, onnx_kept
 from partita.worker.runtimes.interface import LoadRequest, Option
 from partita.worker.runtimes.onnxruntime import OnnxRuntime, load
 from partita.worker.warmup import generated_inputs
 from tests import models
+from tests.conformance.kept_conformance import KeptConformance, answer_alike
 from tests.conformance.test_runtimes import NETWORKS, external
 
 RNG = np.random.default_rng(3)
@@ -236,18 +236,11 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 @pytest.mark.parametrize("model", [external, models.two_inputs, models.unbatched])
-class TestOnnxRuntimeKept(RuntimeConformance):
+class TestOnnxRuntimeKept(KeptConformance):
     """What the second who loads a model gets."""
 
-    @pytest.fixture(autouse=True)
-    def _model(self, model: Callable[[Path], Path], cache: Path) -> None:
-        self.model, self.cache = model, cache
-
-    def make(self, tmp_path: Path) -> OnnxRuntime:
-        path = self.model(tmp_path / "model.onnx")
-        loaded(path)
-        assert kept(self.cache)
-        return loaded(path)
+    load = staticmethod(loaded)
+    kept = staticmethod(kept)
 
 
 @pytest.mark.parametrize(
@@ -266,20 +259,7 @@ def test_the_answers_are_the_models_own_bit_by_bit(
     assert not kept(cache)
     first, second = loaded(path, **options), loaded(path, **options)
     assert kept(cache)
-    for rows in (1, 4):
-        inputs = generated_inputs(own.signature, own.signature.fixed_batch or rows, {})
-        inputs = {
-            key: array - array.dtype.type(0.5) if array.dtype.kind == "f" else array
-            for key, array in inputs.items()
-        }
-        expected = own.infer(inputs)
-        for runtime in (first, second):
-            assert runtime.signature == own.signature
-            outputs = runtime.infer(inputs)
-            for name, array in expected.items():
-                assert outputs[name].dtype == array.dtype
-                assert outputs[name].tolist() == array.tolist()
-                assert array.dtype == object or outputs[name].tobytes() == array.tobytes()
+    answer_alike(own, [first, second])
 
 
 def test_only_the_first_optimizes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

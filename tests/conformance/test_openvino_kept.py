@@ -14,12 +14,12 @@ import pytest
 from onnx import TensorProto, helper
 
 from partita.core.errors import LoadFailed
-from partita.testing.runtime_conformance import RuntimeConformance
 from partita.worker.runtimes import kept_models
 from partita.worker.runtimes.interface import LoadRequest, Option, Runtime
 from partita.worker.runtimes.registry import runtime_loader
 from partita.worker.warmup import generated_inputs
 from tests import models
+from tests.conformance.kept_conformance import KeptConformance, answer_alike
 from tests.conformance.test_onnx_kept import (
     attention,
     branches,
@@ -61,18 +61,11 @@ def remarks(runtime: Runtime) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("model", [external, models.two_inputs, models.unbatched])
-class TestOpenVinoKept(RuntimeConformance):
+class TestOpenVinoKept(KeptConformance):
     """What the second who loads a model gets."""
 
-    @pytest.fixture(autouse=True)
-    def _model(self, model: Callable[[Path], Path], cache: Path) -> None:
-        self.model, self.cache = model, cache
-
-    def make(self, tmp_path: Path) -> Runtime:
-        path = self.model(tmp_path / "model.onnx")
-        loaded(path)
-        assert kept(self.cache)
-        return loaded(path)
+    load = staticmethod(loaded)
+    kept = staticmethod(kept)
 
 
 @pytest.mark.parametrize("options", [{}, {"denormals_as_zero": True}, {"hint": "throughput"}], ids=str)
@@ -88,19 +81,7 @@ def test_the_answers_are_the_models_own_bit_by_bit(
     first, second = loaded(path, **options), loaded(path, **options)
     assert kept(cache)
     gc.collect()  # what only we hold of the mapped file must still be there
-    for rows in (1, 4):
-        inputs = generated_inputs(own.signature, own.signature.fixed_batch or rows, {})
-        inputs = {
-            key: array - array.dtype.type(0.5) if array.dtype.kind == "f" else array
-            for key, array in inputs.items()
-        }
-        expected = own.infer(inputs)
-        for runtime in (first, second):
-            assert runtime.signature == own.signature
-            outputs = runtime.infer(inputs)
-            assert {name: array.tobytes() for name, array in outputs.items()} == {
-                name: array.tobytes() for name, array in expected.items()
-            }
+    answer_alike(own, [first, second])
 
 
 def test_threads_and_streams_are_those_of_the_instance(tmp_path: Path, cache: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 from partita.adaptation import Adaptation
 from partita.core.profile import Profile, ProfilePoint
 from partita.embedded import Server
-from partita.engine.engine import Deployment
+from partita.engine.engine import Deployment, Engine
 from partita.engine.guest import Guest
 from partita.engine.instance import ModelLaunch
 from partita.engine.measuring import Measuring, MeasuringFailed
@@ -173,6 +173,19 @@ channel.receive()
 """A measuring process that asks for a turn when it is told to."""
 
 
+def measuring_of(made: Engine, service: Service, report: TuningReport) -> Measuring:
+    return Measuring(
+        service,
+        99,
+        made.leases,
+        PaceRules(max_slowdown=100.0),
+        report,
+        loop=asyncio.get_running_loop(),
+        clock=SystemClock(),
+        spawner=made._spawner,
+    )
+
+
 def test_a_turn_that_is_asked_for_while_measuring_ends_is_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,17 +199,8 @@ def test_a_turn_that_is_asked_for_while_measuring_ends_is_not_begun(
         async with engine() as made:
             service = add(made, launch, plan(1, cores=[(CORES[0],)]))
             await service.until_ready()
-            report, rules = TuningReport(budget_s=1.0, left_s=1.0), PaceRules(max_slowdown=100.0)
-            measuring = Measuring(
-                service,
-                99,
-                made.leases,
-                rules,
-                report,
-                loop=asyncio.get_running_loop(),
-                clock=SystemClock(),
-                spawner=made._spawner,
-            )
+            report = TuningReport(budget_s=1.0, left_s=1.0)
+            measuring = measuring_of(made, service, report)
             task = asyncio.create_task(measuring.run(b""))
             await until(lambda: report.points)
             channel = measuring._channel
@@ -242,17 +246,8 @@ def test_measuring_that_never_ends_is_over_when_its_time_is_up(
         async with engine() as made:
             service = add(made, launch, plan(1, cores=[(CORES[0],)]))
             await service.until_ready()
-            report, rules = TuningReport(budget_s=1000.0, left_s=1.0), PaceRules(max_slowdown=100.0)
-            measuring = Measuring(
-                service,
-                99,
-                made.leases,
-                rules,
-                report,
-                loop=asyncio.get_running_loop(),
-                clock=SystemClock(),
-                spawner=made._spawner,
-            )
+            report = TuningReport(budget_s=1000.0, left_s=1.0)
+            measuring = measuring_of(made, service, report)
             task = asyncio.create_task(measuring.run(b""))
             await until(lambda: report.points)
             measuring._ends_s = 0.0

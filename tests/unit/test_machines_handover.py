@@ -252,13 +252,19 @@ def test_warm_instances_are_loaded_one_by_one_within_the_memory_and_a_switch_to_
     made.check()
 
 
-def test_the_plan_left_behind_stays_asleep_where_it_is_likely_too() -> None:
+def switched_to_pairs() -> Handover:
+    """Return one whose fat instance retires, and which keeps both plans loaded, within 250 MiB."""
     made = started(FAT)
     made.loaded(1, 100 * MIB)
     made.keep_warm([FAT, PAIRS], 250 * MIB)
     made.loaded(100)
     made.loaded(101)
     made.switch(PAIRS)
+    return made
+
+
+def test_the_plan_left_behind_stays_asleep_where_it_is_likely_too() -> None:
+    made = switched_to_pairs()
     assert made.drained(1) == [Unseat(1), Finished(PAIRS)]
     assert made.stage(1) is Stage.ASLEEP
     steps = made.switch(FAT)
@@ -267,12 +273,7 @@ def test_the_plan_left_behind_stays_asleep_where_it_is_likely_too() -> None:
 
 
 def test_what_falls_asleep_counts_with_what_its_batches_took() -> None:
-    made = started(FAT)
-    made.loaded(1, 100 * MIB)
-    made.keep_warm([FAT, PAIRS], 250 * MIB)
-    made.loaded(100)
-    made.loaded(101)
-    made.switch(PAIRS)
+    made = switched_to_pairs()
     assert made.drained(1, 260 * MIB) == [Unseat(1), Finished(PAIRS), End(1)]
     made.lost(1, "ended")
     assert kinds(made.keep_warm([FAT, PAIRS], 300 * MIB)) == ["Load"]
