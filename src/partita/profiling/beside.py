@@ -133,14 +133,17 @@ def _listener(kept: Path, channel: Channel) -> Listener:
     def tell(message: wire.TuningMessage) -> None:
         channel.send(wire.encode(message))
 
-    latest = b""
+    news = b""
+    """The profile, until it was told."""
 
     def progress(now: Progress) -> None:
-        tell(wire.Measured(points=now.points, elapsed_s=now.elapsed_s, left_s=now.left_s, profile=latest))
+        nonlocal news
+        profile, news = news, b""
+        tell(wire.Measured(points=now.points, elapsed_s=now.elapsed_s, left_s=now.left_s, profile=profile))
 
     def keep(profile: Profile) -> None:
-        nonlocal latest
-        latest = encode(profile)
+        nonlocal news
+        news = encode(profile)
         try:
             save(kept, profile)
         except SaveFailed as error:  # measuring is of use to this server still

@@ -62,7 +62,7 @@ class Measured(TuningMessage, frozen=True, kw_only=True):
     elapsed_s: float
     left_s: float
     profile: bytes = b""
-    """What is known by now, as `Finished` has it."""
+    """What is known by now, as `Finished` has it; empty where that was told before."""
 
 
 class Note(TuningMessage, frozen=True):
