@@ -161,7 +161,8 @@ class DispatcherMachine(RuleBasedStateMachine):
     def end(self, job: Job, outcome: str) -> None:
         assert not self.records[job].outcome, "one outcome each"
         self.records[job].outcome = outcome
-        self.models[self.of_model[job]].end(job)
+        if self.models[self.of_model[job]].end(job):
+            self.to_ask.add(self.of_model[job])
 
     @precondition(lambda self: any(self.seats))
     @rule(data=st.data())
@@ -208,8 +209,6 @@ class DispatcherMachine(RuleBasedStateMachine):
         open_jobs = [r.job for r in self.records.values() if not r.outcome]
         job = data.draw(st.sampled_from(open_jobs))
         self.end(job, "cancelled")
-        if self.models[self.of_model[job]].rules.batch_timeout_s:
-            self.to_ask.add(self.of_model[job])  # another lane may be full: seen when the timeout passes
 
     @rule(by_s=TIMES)
     def time_passes(self, by_s: float) -> None:

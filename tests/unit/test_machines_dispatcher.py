@@ -30,6 +30,20 @@ def shown(batches: list[Batch]) -> list[tuple[int, int, tuple[int, ...]]]:
     return [(b.instance, b.items, b.executions) for b in batches]
 
 
+def test_whoever_ends_a_job_that_waits_is_told_to_ask_where_a_fuller_lane_comes_first_then() -> None:
+    made = dispatcher((4, 2))
+    (running,) = admit(made, 1, lane="a")
+    made.take(0.0)
+    (single,) = admit(made, 1, lane="a", at_s=0.1)
+    (pair,) = admit(made, 2, lane="b", at_s=0.2)
+    assert made.take(0.2) == [], "ahead of a busy instance only full batches are formed"
+    assert made.end(single)
+    assert shown(made.take(0.2)) == [(0, 2, ())]
+    assert not made.end(pair), "nothing waits any more"
+    assert not made.end(pair)
+    assert not made.end(running)
+
+
 # --- eager ----------------------------------------------------------------------------------------
 
 

@@ -244,7 +244,8 @@ class MemberGroup:
         if not self._degrades:
             self.failed(job, named)
             return
-        branch.member.dispatcher.end(job.jobs[branch.index])
+        if branch.member.dispatcher.end(job.jobs[branch.index]):
+            branch.member.schedule()
         job.accumulator.drop(branch.index)
         if len(job.accumulator.dropped) == len(self.branches):
             self.failed(job, named)

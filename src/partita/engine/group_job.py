@@ -50,12 +50,14 @@ class GroupDispatcher:
         self._group = group
         self.queue = GroupQueue(group)
 
-    def end(self, job: GroupJob) -> None:
-        """Nothing of the request is dispatched from now on, by any member."""
+    def end(self, job: GroupJob) -> bool:
+        """Nothing of the request is dispatched from now on, by any member; these are asked for more already."""
         if not job.ended:
             job.ended = True
             for branch, own in zip(self._group.branches, job.jobs, strict=True):
-                branch.member.dispatcher.end(own)
+                if branch.member.dispatcher.end(own):
+                    branch.member.schedule()
+        return False
 
     def unfinished_jobs(self) -> list[GroupJob]:
         """Every job that was admitted and has not ended."""

@@ -335,10 +335,10 @@ class Service:
     def _end(self, request: Request) -> None:
         request.ended = True
         request.partial = None
-        end = self.member.dispatcher.end
         running = 0
         for job in request.jobs:
-            end(job)
+            if self.member.dispatcher.end(job):
+                self.member.schedule()
             running += job.running
         if not running:
             self._recycle(request)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from partita.machines.job_queue import JobQueue
 from partita.machines.leases import CoreLeases
 from partita.machines.seats import Seat, shares, split
-from partita.machines.work import Batch, Job, Piece
+from partita.machines.work import Batch, Job, Lost, Piece
 
 MAX_DEATHS = 2
 """An item that was being executed in this many worker deaths is not tried again."""
@@ -43,16 +43,6 @@ class BatchingRules:
     turn_s: float = TURN_S
     """How long an instance may execute in one go where others wait for its cores. Changing turns costs a
     tenth of a millisecond or more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """What a lost instance leaves: jobs that cannot be tried again. The rest was put back."""
-
-    failed: list[Job]
-    executing: Batch | None
-    touched: list[Job]
-    """Every job with a piece in the lost instance, for recycling what those pieces held."""
 
 
 class Dispatcher:
@@ -153,14 +143,20 @@ class Dispatcher:
         """Queue a job; ask `can_admit` first."""
         self.queue.admit(job)
 
-    def end(self, job: Job) -> None:
-        """The job was answered, failed or cancelled: nothing of it is dispatched from now on."""
-        if not job.ended:
-            job.ended = True
-            if job.settled + job.running < job.n_items:
-                self.queue.drop(job)
-                if not self.queue.items:
-                    self._withdraw_all()
+    def end(self, job: Job) -> bool:
+        """The job was answered, failed or cancelled: nothing of it is dispatched from now on.
+
+        Returns whether to call `take`: where it waited, a fuller lane may come first now.
+        """
+        if job.ended:
+            return False
+        job.ended = True
+        if job.settled + job.running == job.n_items:
+            return False
+        self.queue.drop(job)
+        if not self.queue.items:
+            self._withdraw_all()
+        return self.queue.items > 0
 
     def unfinished_jobs(self) -> list[Job]:
         """Every job that was admitted and has not ended."""

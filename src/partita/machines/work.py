@@ -1,6 +1,7 @@
 """What the machines move about: jobs that wait, and batches that run."""
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -72,3 +73,13 @@ class Batch:
         self.executions = executions
         """Micro-batch sizes to run one after another; empty = all items at once."""
         self.dispatched_s = dispatched_s
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What a lost instance leaves: jobs that cannot be tried again. The rest was put back."""
+
+    failed: list[Job]
+    executing: Batch | None
+    touched: list[Job]
+    """Every job with a piece in the lost instance, for recycling what those pieces held."""
