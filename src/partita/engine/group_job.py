@@ -51,7 +51,7 @@ class GroupDispatcher:
         self.queue = GroupQueue(group)
 
     def end(self, job: GroupJob) -> bool:
-        """Nothing of the request is dispatched from now on, by any member; these are asked for more already."""
+        """Nothing of the request is dispatched from now on, by any member; they are asked for more here."""
         if not job.ended:
             job.ended = True
             for branch, own in zip(self._group.branches, job.jobs, strict=True):
